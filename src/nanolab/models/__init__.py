@@ -1,0 +1,9 @@
+"""Model directories: teaching models, the pinned download, and checks of what lies in one.
+
+Knows the files of a checkpoint (config.json, tokenizer, safetensors), never how an engine computes with them.
+"""
+
+from .shapes import PRESETS, ModelShape
+from .synthetic import make_model, make_tiny, weight_bytes
+
+__all__ = ["PRESETS", "ModelShape", "make_model", "make_tiny", "weight_bytes"]

@@ -1,0 +1,187 @@
+"""Synthetic weights: the same bytes on every machine, and logits that spread like a trained model's.
+
+Determinism. A tensor's values come from numpy's Philox counter generator keyed with (seed, hash of the tensor's
+name). Only its raw 64-bit words are used, which numpy keeps stable for ever; a word becomes one value by adding
+its four 16-bit quarters (close to a normal, never past 3.47 deviations). Integer sums, one float32 product, one
+rounding: no library function whose last bit differs between CPUs, and no order in which tensors must be made.
+
+Scale. With plain random weights all logits are alike and top-1 is decided by rounding, so that comparing top-1
+proves nothing. Here:
+
+* embedding rows have deviation EMBED; marker and padding rows a fraction of it, so they are seldom the top-1;
+* every attention and MLP branch adds as much as the embedding (BRANCH), so the last position's state depends on
+  the whole context; q/k norm weights of QK_NORM give attention scores a deviation of about two;
+* the last MLP is a key-value memory (Geva et al., 2021): gate and up rows agree, so a neuron answers with the
+  square of its match, and its value is the embedding row of one token. Few neurons win clearly, as in a trained
+  model, and top-1 stands apart from the rest;
+* the final norm is scaled to give logits a deviation of LOGITS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .shapes import ModelShape
+
+EMBED = 0.03
+MARKER_ROWS = 0.3
+BRANCH = 1.0
+QK_NORM = 1.4
+NORM_SPREAD = 0.1  # norm weights differ from one another, so that code which forgets them is caught
+SWIGLU = 0.6  # deviation of silu(x) * y for standard normal x, y (sqrt of E[silu(x)^2] = 0.596)
+MEMORY_GATE = 3.0  # steep enough for silu to act as max(0, x)
+MEMORY_SHARE = 2.5  # the memory's output relative to the residual stream that it joins
+LOGITS = 3.0
+
+_CHUNK = 1 << 18  # words handled at a time: stays inside the cache
+_LANES = np.uint64(0x0000_FFFF_0000_FFFF)
+_MEAN = np.float32(4 * 65535 / 2)
+_DEVIATION = math.sqrt(4 * (65536**2 - 1) / 12)
+
+Values = NDArray[np.float32]
+
+
+def standard_values(seed: int, name: str, count: int, offset: float = 0.0, scale: float = 1.0) -> Values:
+    """`count` values of mean `offset` and deviation `scale`, a pure function of (seed, name)."""
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    generator = np.random.Philox(key=np.array([seed, key], dtype=np.uint64))
+    out = np.empty(count, dtype=np.float32)
+    factor = np.float32(scale / _DEVIATION)
+    for start in range(0, count, _CHUNK):
+        part = out[start : start + _CHUNK]
+        words = np.asarray(generator.random_raw(part.size), dtype=np.uint64)
+        pairs = (words & _LANES) + ((words >> np.uint64(16)) & _LANES)
+        part[:] = (pairs + (pairs >> np.uint64(32))).astype(np.uint32)
+        part -= _MEAN
+        part *= factor
+        part += np.float32(offset)
+    return out
+
+
+def to_bfloat16(values: Values) -> NDArray[np.uint16]:
+    """The bfloat16 bit patterns of finite values, rounded to nearest even."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    out = np.empty(bits.shape, dtype=np.uint16)
+    flat, rounded = bits.reshape(-1), out.reshape(-1)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        rounded[start : start + _CHUNK] = (part + (((part >> 16) & 1) + np.uint32(0x7FFF))) >> 16
+    return out
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of the checkpoint; `make` computes it when its turn to be written comes."""
+
+    name: str
+    shape: tuple[int, ...]
+    make: Callable[[], Values]
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+
+class SyntheticWeights:
+    """The tensors of `shape` for one seed, under the names of a Qwen3 checkpoint."""
+
+    def __init__(self, shape: ModelShape, seed: int) -> None:
+        self.shape = shape
+        self.seed = seed
+
+    def tensors(self) -> Iterator[Tensor]:
+        s = self.shape
+        yield Tensor("model.embed_tokens.weight", (s.vocab_size, s.hidden_size), self._embedding)
+        for layer in range(s.num_hidden_layers):
+            yield from self._layer(layer)
+        gain = LOGITS / (EMBED * math.sqrt(s.hidden_size))
+        yield self._norm("model.norm.weight", s.hidden_size, gain)
+        if s.stored_head or not s.tie_word_embeddings:
+            yield Tensor("lm_head.weight", (s.vocab_size, s.hidden_size), self._head)
+
+    def _layer(self, layer: int) -> Iterator[Tensor]:
+        s, prefix = self.shape, f"model.layers.{layer}."
+        attention, width = prefix + "self_attn.", 1 / math.sqrt(s.hidden_size)
+        yield self._norm(prefix + "input_layernorm.weight", s.hidden_size, 1.0)
+        yield self._matrix(attention + "q_proj.weight", s.q_size, s.hidden_size, width)
+        yield self._matrix(attention + "k_proj.weight", s.kv_size, s.hidden_size, width)
+        yield self._matrix(attention + "v_proj.weight", s.kv_size, s.hidden_size, width)
+        yield self._norm(attention + "q_norm.weight", s.head_dim, QK_NORM)
+        yield self._norm(attention + "k_norm.weight", s.head_dim, QK_NORM)
+        out = BRANCH * EMBED / math.sqrt(s.q_size)
+        yield self._matrix(attention + "o_proj.weight", s.hidden_size, s.q_size, out)
+        yield self._norm(prefix + "post_attention_layernorm.weight", s.hidden_size, 1.0)
+        yield from self._memory(prefix) if layer == s.num_hidden_layers - 1 else self._mlp(prefix)
+
+    def _mlp(self, prefix: str) -> Iterator[Tensor]:
+        s, width = self.shape, 1 / math.sqrt(self.shape.hidden_size)
+        down = BRANCH * EMBED / (SWIGLU * math.sqrt(s.intermediate_size))
+        yield self._matrix(prefix + "mlp.gate_proj.weight", s.intermediate_size, s.hidden_size, width)
+        yield self._matrix(prefix + "mlp.up_proj.weight", s.intermediate_size, s.hidden_size, width)
+        yield self._matrix(prefix + "mlp.down_proj.weight", s.hidden_size, s.intermediate_size, down)
+
+    def _memory(self, prefix: str) -> Iterator[Tensor]:
+        s, width = self.shape, 1 / math.sqrt(self.shape.hidden_size)
+        keys = (s.intermediate_size, s.hidden_size)
+        yield self._matrix(prefix + "mlp.gate_proj.weight", *keys, MEMORY_GATE * width)
+
+        def up() -> Values:  # the gate's rows, with a difference that a swap of the two would show
+            own = self._draw(prefix + "mlp.up_proj.weight", math.prod(keys), scale=0.25 * width)
+            gate = self._draw(prefix + "mlp.gate_proj.weight", math.prod(keys), scale=width)
+            return (own + gate).reshape(keys)
+
+        yield Tensor(prefix + "mlp.up_proj.weight", keys, up)
+        yield Tensor(prefix + "mlp.down_proj.weight", keys[::-1], self._memory_values)
+
+    def _memory_values(self) -> Values:
+        """Column j is the (output) embedding row of the token that neuron j proposes."""
+        s = self.shape
+        stream = math.sqrt(1 + 2 * s.num_hidden_layers * BRANCH**2)
+        # A neuron's answer is about 3 * max(0, z)^2, whose second moment is 9 * 3 / 2.
+        answers = math.sqrt(s.intermediate_size * MEMORY_GATE**2 * 1.5)
+        rows = self._head()[self.memory_tokens()]
+        return np.ascontiguousarray(rows.T) * np.float32(MEMORY_SHARE * stream / answers)
+
+    def memory_tokens(self) -> NDArray[np.int64]:
+        """The token of each neuron of the last MLP; neuron 0 proposes the end of the turn."""
+        low, high = self.shape.memory_ids
+        ids = low + np.argsort(self._draw("memory order", high - low), kind="stable")
+        tokens = np.resize(ids, self.shape.intermediate_size).astype(np.int64)
+        tokens[0] = self.shape.eos_token_ids[0]
+        return tokens
+
+    def _embedding(self) -> Values:
+        return self._rows("model.embed_tokens.weight")
+
+    def _head(self) -> Values:
+        return self._rows("model.embed_tokens.weight" if self.shape.tie_word_embeddings else "lm_head.weight")
+
+    def _rows(self, name: str) -> Values:
+        s = self.shape
+        rows = self._draw(name, s.vocab_size * s.hidden_size, scale=EMBED).reshape(s.vocab_size, s.hidden_size)
+        quiet = np.ones(s.vocab_size, dtype=bool)
+        quiet[: s.regular_ids] = False
+        quiet[s.eos_token_ids[0]] = False
+        rows[quiet] *= np.float32(MARKER_ROWS)
+        return rows
+
+    def _norm(self, name: str, size: int, gain: float) -> Tensor:
+        return Tensor(name, (size,), lambda: self._draw(name, size, gain, NORM_SPREAD * gain))
+
+    def _matrix(self, name: str, rows: int, columns: int, scale: float) -> Tensor:
+        return Tensor(name, (rows, columns), lambda: self._draw(name, rows * columns, scale=scale).reshape(rows, -1))
+
+    def _draw(self, name: str, count: int, offset: float = 0.0, scale: float = 1.0) -> Values:
+        return standard_values(self.seed, name, count, offset, scale)
+
+
+def encode(values: Values, dtype: str) -> NDArray[Any]:
+    """What is written to disk: float32 as it is, bfloat16 as its bit patterns."""
+    return to_bfloat16(values) if dtype == "bfloat16" else np.ascontiguousarray(values)
