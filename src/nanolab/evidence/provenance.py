@@ -99,8 +99,8 @@ def _own_version() -> str | None:
 def source_hashes(sources: Iterable[Source], root: Path | None = None) -> dict[str, str]:
     """{repository-relative path: sha256} of every file that `sources` names.
 
-    A package or directory stands for all of its files. Files outside the repository, or in directories that setup
-    and runs create, are left out: the block's `engine` and `model` describe them.
+    A package or directory stands for all of its files. Files outside the repository, or in directories that
+    setup and runs create, are left out: the block's `engine` and `model` describe them.
     """
     root = (root or repo_root()).resolve()
     files = sorted({file.resolve() for source in sources for file in _files(source, root)})

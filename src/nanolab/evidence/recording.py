@@ -6,9 +6,9 @@
         rec.finish(Verdict.PASS, EvidenceType.CPU_ENGINE)
 
 Contract: `out` is proven writable on entry, before any work. On leaving, the block is validated and moved
-into place, the verdict is printed last and the process exits with its code (SystemExit, unless 0). If the body
-raises, the previous file is untouched: a LabError passes through for click to show, anything else prints its
-traceback and FAIL. A block never claims a higher evidence type than what ran.
+into place, the verdict is printed last and the process exits with its code (SystemExit, unless 0). If the
+body raises, the previous file is untouched: a LabError passes through for click to show, anything else prints
+its traceback and FAIL. A block never claims a higher evidence type than what ran.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keeping machines and people out of blocks: paths, user names and host names.
 
-`Scrubber.clean` rewrites what it can when a block is recorded: repository paths become relative, others become
-`$MODEL_DIR/...`, `$HOME/...` or `$ELSEWHERE/name`. `leaks` finds what is left in any block, wherever it was
-made; `nanolab.evidence.validate` refuses a block with a leak.
+`Scrubber.clean` rewrites what it can when a block is recorded: repository paths become relative, others
+become `$MODEL_DIR/...`, `$HOME/...` or `$ELSEWHERE/name`. `leaks` finds what is left in any block, wherever
+it was made; `nanolab.evidence.validate` refuses a block with a leak.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\[^\s'\"]*")
 # First parts that are HTTP routes or are the same on every Linux machine.
 _HARMLESS = {"v1", "health", "healthz", "metrics", "generate", "abort", "cancel", "stats", "dev", "proc"}
 # Account and host names that identify nobody, or that are words a block needs.
-_ANONYMOUS = set(
-    "root user users runner ubuntu debian nobody admin lab learner student test localhost host vm gpu cpu cuda "
-    "nano nanolab nanoengine python model engine".split()
-)
+_ANONYMOUS = {
+    *("root", "user", "users", "runner", "ubuntu", "debian", "nobody", "admin", "learner", "student", "test"),
+    *("localhost", "host", "vm", "gpu", "cpu", "cuda", "nano", "lab", "nanolab", "python", "model", "engine"),
+}
 
 
 def _names() -> dict[str, str]:
