@@ -1,0 +1,68 @@
+"""What a tokenizer does to one fixed Chinese-English text. Loads tokenizer files only, never weights."""
+
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from nanolab.errors import LabError
+
+TEXT = "大模型推理 = prefill + decode，KV cache 让每一步只算一个新 token。"
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """One text through one tokenizer and back."""
+
+    text: str
+    ids: list[int]
+    token_pieces: list[str]  # the vocabulary's own spelling: byte-level, so Chinese looks unreadable
+    pieces_decoded_alone: list[str]  # each id decoded by itself: a piece of a character shows as U+FFFD
+    decoded: str  # all ids decoded together: must be the text again
+    chat_template_text: str
+    vocabulary_size: int
+    tokenizer_sha256: str
+
+    def facts(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def load_tokenizer(model_dir: Path) -> Any:
+    """The tokenizer of a model directory, or an error that names the command that fetches it."""
+    if not (model_dir / "tokenizer.json").is_file():
+        raise LabError(
+            f"no tokenizer.json in {model_dir}; fetch the tokenizer files (no weights) with: "
+            f"python scripts/e2e/download_model.py --model {model_dir}"
+        )
+    from transformers import AutoTokenizer  # slow to import, and only this function needs it
+
+    return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+
+
+def chat_text(tokenizer: Any, message: str) -> str:
+    """One user message as the model expects it: role markers, the opening of the answer, thinking off."""
+    if not tokenizer.chat_template:
+        raise LabError(
+            f"the tokenizer in {tokenizer.name_or_path} has no chat template; use one that has, for example "
+            "Qwen3's: python scripts/e2e/download_model.py --model models/Qwen3-0.6B"
+        )
+    conversation = [{"role": "user", "content": message}]
+    text = tokenizer.apply_chat_template(
+        conversation, tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    return str(text)
+
+
+def tokenize(tokenizer: Any, text: str = TEXT) -> Tokenization:
+    """text -> ids -> text. No special tokens are added, so the round trip can be exact."""
+    ids = [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+    return Tokenization(
+        text=text,
+        ids=ids,
+        token_pieces=list(tokenizer.convert_ids_to_tokens(ids)),
+        pieces_decoded_alone=[tokenizer.decode([i]) for i in ids],
+        decoded=tokenizer.decode(ids),
+        chat_template_text=chat_text(tokenizer, text),
+        vocabulary_size=len(tokenizer),
+        tokenizer_sha256=sha256((Path(tokenizer.name_or_path) / "tokenizer.json").read_bytes()).hexdigest(),
+    )
