@@ -17,7 +17,7 @@ from .sampling import Floats, softmax
 class Attention:
     """Every intermediate of one call: T queries, N keys, width d."""
 
-    scores: Floats  # [T, N]  how well each query matches each key
+    scores: Floats  # [T, N]  how well each query matches each key, before the mask
     weights: Floats  # [T, N]  each row sums to 1; a masked key has weight 0
     output: Floats  # [T, d]  each row is a mixture of value rows
 

@@ -1,7 +1,7 @@
 """A language model small enough to print: generation that recomputes every position in every round (B.1.4).
 
 Four-wide vectors, two blocks with one attention head each, six token ids. RMSNorm before attention and before
-the MLP, position vectors added to the embedding, a ReLU MLP, weights fixed by a seed. Untrained, and without an
+the MLP, position vectors added to the embedding, a ReLU MLP, weights fixed by a seed. Untrained, and with no
 end token: what it says means nothing; what it computes, and how much of it, is the point.
 """
 
