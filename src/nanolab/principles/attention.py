@@ -22,7 +22,6 @@ class Attention:
     output: Floats  # [T, d]  each row is a mixture of value rows
 
 
-# --8<-- [start:attention]
 def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, causal: bool = True) -> Attention:
     """softmax(Q K^T / sqrt(d)) V with later positions masked (Vaswani et al. 2017, equation 1), row by row.
 
@@ -38,7 +37,6 @@ def attention(q: ArrayLike, k: ArrayLike, v: ArrayLike, causal: bool = True) -> 
         weights[row, :visible] = softmax(scores[row, :visible])
         output[row] = weights[row, :visible] @ v[:visible]
     return Attention(scores, weights, output)
-# --8<-- [end:attention]
 
 
 def max_abs_difference(a: ArrayLike, b: ArrayLike) -> float:

@@ -22,7 +22,6 @@ class Round:
     known_token_count: int  # tokens known after the choice
 
 
-# --8<-- [start:timeline]
 def timeline(prompt: list[str], outputs: list[str]) -> list[Round]:
     """Rounds of one request: each round feeds exactly the known tokens that have no KV yet."""
     known, kv_count, rounds = list(prompt), 0, []
@@ -32,7 +31,6 @@ def timeline(prompt: list[str], outputs: list[str]) -> list[Round]:
         known.append(chosen)
         rounds.append(Round(tuple(inputs), chosen, kv_count, len(known)))
     return rounds
-# --8<-- [end:timeline]
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class Run:
         return sum(self.input_widths)
 
 
-# --8<-- [start:without-cache]
 def run_without_cache(head: Head, x: Floats, prompt_len: int) -> Run:
     """Every round computes all rows again. Widths S, S+1, ... S+G-1: G*S + G*(G-1)/2 positions in all."""
     widths, last = [], []
@@ -72,10 +69,8 @@ def run_without_cache(head: Head, x: Floats, prompt_len: int) -> Run:
         widths.append(len(rows))
         last.append(out[-1])
     return Run(widths, last)
-# --8<-- [end:without-cache]
 
 
-# --8<-- [start:with-cache]
 def run_with_cache(head: Head, x: Floats, prompt_len: int) -> Run:
     """Every round computes only new rows. Widths S, 1, ... 1: S + G - 1 positions in all.
 
@@ -92,4 +87,3 @@ def run_with_cache(head: Head, x: Floats, prompt_len: int) -> Run:
         widths.append(len(rows))
         last.append(out[-1])
     return Run(widths, last)
-# --8<-- [end:with-cache]

@@ -8,11 +8,9 @@ from nanolab.errors import LabError
 from .shape import QWEN3_0_6B, ModelShape
 
 
-# --8<-- [start:slot]
 def slot(block_table: Sequence[int], position: int, block_size: int) -> int:
     """block_table[position // B] * B + position % B: logical block to physical block, then the offset."""
     return block_table[position // block_size] * block_size + position % block_size
-# --8<-- [end:slot]
 
 
 def num_blocks(num_tokens: int, block_size: int) -> int:

@@ -12,11 +12,9 @@ KIB, MIB, GIB = 1024, 1024**2, 1024**3
 GB = 1000**3
 
 
-# --8<-- [start:kv-bytes]
 def kv_bytes_per_token(shape: ModelShape) -> int:
     """2 (a key and a value) x layers x KV heads x head_dim x bytes. Not Q heads: no query is cached."""
     return 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * shape.bytes_per_value
-# --8<-- [end:kv-bytes]
 
 
 def kv_bytes(shape: ModelShape, num_tokens: int) -> int:
@@ -24,7 +22,6 @@ def kv_bytes(shape: ModelShape, num_tokens: int) -> int:
     return kv_bytes_per_token(shape) * num_tokens
 
 
-# --8<-- [start:budget]
 @dataclass(frozen=True)
 class Budget:
     """One card's memory, divided. Whole blocks are counted: the unused tail of a last block is included."""
@@ -54,4 +51,3 @@ class Budget:
     def requests(self) -> int:
         """floor(pool / blocks per request): how many requests of full length fit at once."""
         return self.pool_blocks // self.blocks_per_request
-# --8<-- [end:budget]
