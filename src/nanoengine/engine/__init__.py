@@ -1,0 +1,1 @@
+"""Requests, blocks, scheduling and execution."""

@@ -1,0 +1,237 @@
+"""Runs scheduled batches on one device: weights, KV pool, inputs, forward pass, sampling.
+
+One ModelRunner is one rank. Rank 0 prepares every step and samples; with tensor parallelism the other ranks receive
+rank 0's inputs through shared memory and join the forward pass.
+"""
+
+from datetime import timedelta
+from multiprocessing.synchronize import Event
+
+import torch
+import torch.distributed as dist
+
+from ..config import Config
+from ..errors import ConfigError
+from ..layers.attention import Attention, choose_backend, make_backend
+from ..layers.parallel import TensorParallel
+from ..layers.sampler import keep_most_likely, sample
+from ..models.qwen3 import Qwen3ForCausalLM
+from ..utils.context import StepInputs
+from ..utils.loader import load_model
+from .cuda_graph import LARGEST_GRAPH, DecodeGraphs, StepOutput, graph_sizes
+from .input_builder import InputBuilder
+from .rank_channel import RankChannel
+from .sequence import Sequence
+from .step_buffer import StepBuffer, StepHeader
+
+COLLECTIVE_TIMEOUT = timedelta(seconds=120)
+CPU_KV_BYTES = 2**30
+
+
+class ModelRunner:
+    def __init__(self, config: Config, rank: int = 0, events: list[Event] | None = None) -> None:
+        self.config = config
+        self.rank = rank
+        self.tp = TensorParallel(rank, config.tensor_parallel_size)
+        self.block_size = config.kvcache_block_size
+        self.device = torch.device("cuda", rank) if config.device == "cuda" else torch.device("cpu")
+        self.enforce_eager = config.enforce_eager or config.device == "cpu"
+        self.attention = choose_backend(config.attention_backend, config.device, config.kvcache_block_size)
+        if self.attention.name == "torch" and not self.enforce_eager:
+            raise ConfigError(
+                "the torch attention backend reads lengths on the host and cannot be captured; set enforce_eager=True"
+            )
+        self.graph_bs: list[int] = []
+        self.decode_graphs = DecodeGraphs()
+        self.channel: RankChannel | None = None
+        if config.device == "cuda":
+            torch.cuda.set_device(self.device)
+        if self.tp.size > 1:
+            self.join_group()
+        self.model = self.build_model()
+        self.step_buffer = StepBuffer(config, self.device)
+        self.inputs = InputBuilder(config, self.step_buffer)
+        self.warm_up()
+        self.num_kvcache_blocks = self.allocate_kv_cache()
+        if not self.enforce_eager:
+            self.capture_graphs()
+        if self.tp.size > 1:
+            self.open_channel(events or [])
+
+    # ---- setting up --------------------------------------------------------------------------------------
+
+    def join_group(self) -> None:
+        backend = "nccl" if self.config.device == "cuda" else "gloo"
+        device_id = self.device if self.config.device == "cuda" else None
+        dist.init_process_group(
+            backend, self.config.dist_init_method, world_size=self.tp.size, rank=self.rank,
+            timeout=COLLECTIVE_TIMEOUT, device_id=device_id,
+        )  # fmt: skip
+
+    def open_channel(self, events: list[Event]) -> None:
+        """Rank 0 makes the shared memory, then the others open it."""
+        name, words = self.config.shm_name, len(self.step_buffer.host)
+        if self.rank == 0:
+            self.channel = RankChannel(name, words, events, create=True)
+        dist.barrier()
+        if self.rank > 0:
+            self.channel = RankChannel(name, words, events, create=False)
+
+    def build_model(self) -> Qwen3ForCausalLM:
+        backend = make_backend(self.attention, scale=self.config.head_dim**-0.5)
+        default_dtype = torch.get_default_dtype()
+        torch.set_default_dtype(self.config.torch_dtype)
+        try:
+            with self.device:
+                model = Qwen3ForCausalLM(self.config, backend, self.tp).eval()
+        finally:
+            torch.set_default_dtype(default_dtype)
+        load_model(model, self.config.model)
+        return model
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """CUDA: run the largest prefill once, so that the KV pool can be sized from the true peak."""
+        if self.config.device == "cpu":
+            return
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        self.forward(self.dummy_prefill())
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+    def dummy_prefill(self) -> StepInputs:
+        """A prefill step of the largest size that belongs to no request and writes no KV (there is no cache yet)."""
+        length = min(self.config.max_num_batched_tokens, self.config.max_model_len)
+        count = max(1, min(self.config.max_num_batched_tokens // length, self.config.max_num_seqs))
+        rows = torch.zeros(count, dtype=torch.int32, device=self.device)
+        tokens = torch.zeros(count * length, dtype=torch.int32, device=self.device)
+        positions = torch.arange(length, dtype=torch.int32, device=self.device).repeat(count)
+        bounds = torch.arange(count + 1, dtype=torch.int32, device=self.device) * length
+        return StepInputs(
+            True, tokens, positions, tokens - 1, rows + length, rows.float(), rows, bounds, bounds, length, length
+        )
+
+    def allocate_kv_cache(self) -> int:
+        """Reserve the pool and give every attention layer its slice; returns the number of blocks."""
+        blocks = self.config.num_kvcache_blocks
+        if blocks < 0:
+            blocks = self.tp.minimum(self.blocks_that_fit(), self.device)
+        hf = self.config.hf_config
+        shape = (2, hf.num_hidden_layers, blocks, self.block_size, self.config.num_kv_heads, self.config.head_dim)
+        self.kv_cache = torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
+        layers = [module for module in self.model.modules() if isinstance(module, Attention)]
+        for layer, k_cache, v_cache in zip(layers, self.kv_cache[0], self.kv_cache[1], strict=True):
+            layer.k_cache, layer.v_cache = k_cache, v_cache
+        return blocks
+
+    def blocks_that_fit(self) -> int:
+        """CUDA: what gpu_memory_utilization leaves after weights and peak work. CPU: enough for the limits, 1 GiB at most."""
+        block_bytes = self.config.kv_block_bytes
+        if self.config.device == "cpu":
+            enough = self.config.max_num_seqs * self.config.max_blocks_per_seq
+            return max(1, min(enough, CPU_KV_BYTES // block_bytes))
+        free, total = torch.cuda.mem_get_info()
+        stats = torch.cuda.memory_stats()
+        peak_work = stats["allocated_bytes.all.peak"] - stats["allocated_bytes.all.current"]
+        budget = int(total * self.config.gpu_memory_utilization) - (total - free) - peak_work
+        if budget < block_bytes:
+            raise ConfigError(
+                f"one KV block needs {block_bytes / 2**20:.0f} MiB but {budget / 2**20:.0f} MiB are left of "
+                f"{total / 2**20:.0f} MiB ({free / 2**20:.0f} MiB free) at gpu_memory_utilization "
+                f"{self.config.gpu_memory_utilization}; raise it, lower max_num_batched_tokens, or free the card"
+            )
+        return budget // block_bytes
+
+    @torch.inference_mode()
+    def capture_graphs(self) -> None:
+        """Capture a decode step for every graph size, largest first so that the others reuse its memory."""
+        self.graph_bs = graph_sizes(self.config.max_num_seqs)
+        self.inputs.clear_decode()
+        self.step_buffer.send(self.step_buffer.decode_layout.words)
+        width = self.step_buffer.decode_layout.width
+        for size in reversed(self.graph_bs):
+            header = StepHeader(False, size, size, 1, self.config.max_model_len, width, 0)
+            self.decode_graphs.capture(size, self.forward, self.step_buffer.device_inputs(header))
+
+    # ---- running steps -----------------------------------------------------------------------------------
+
+    def run(self, seqs: list[Sequence], is_prefill: bool) -> list[int]:
+        """One candidate token per sequence of the batch (rank 0)."""
+        inputs = self.prepare_prefill(seqs) if is_prefill else self.prepare_decode(seqs)
+        output = self.run_model(inputs)
+        return self.choose_tokens(output, inputs, seqs)
+
+    def prepare_prefill(self, seqs: list[Sequence]) -> StepInputs:
+        return self.send(self.inputs.prefill(seqs))
+
+    def prepare_decode(self, seqs: list[Sequence]) -> StepInputs:
+        return self.send(self.inputs.decode(seqs))
+
+    def send(self, header: StepHeader) -> StepInputs:
+        """Move the staged step to the device, and to the other ranks."""
+        if self.channel is not None:
+            self.channel.publish(header, self.step_buffer.host[: header.words])
+        self.step_buffer.send(header.words)
+        return self.step_buffer.device_inputs(header)
+
+    @torch.inference_mode()
+    def run_model(self, inputs: StepInputs) -> StepOutput:
+        """Logits and candidates of one step: replay a captured decode graph, or run the model eagerly."""
+        if inputs.is_prefill or self.enforce_eager or inputs.num_seqs > LARGEST_GRAPH:
+            return self.forward(inputs)
+        size = next((size for size in self.graph_bs if size >= inputs.num_seqs), None)
+        if size is None:  # no captured size is large enough: same model, same cache, launched kernel by kernel
+            return self.forward(inputs)
+        return self.decode_graphs.replay(size, inputs.num_seqs)
+
+    def forward(self, inputs: StepInputs) -> StepOutput:
+        """The whole step on the device: model, head, and the draw of one candidate per sequence."""
+        logits = self.model.compute_logits(self.model(inputs), inputs)
+        if logits is None:
+            return StepOutput(None, None)
+        positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions
+        return StepOutput(logits, sample(logits, inputs.temperatures, inputs.seeds, positions))
+
+    @torch.inference_mode()
+    def choose_tokens(self, output: StepOutput, inputs: StepInputs, seqs: list[Sequence]) -> list[int]:
+        """Read the candidates; a batch with top-k or top-p draws again from its filtered logits."""
+        logits, token_ids = output
+        assert logits is not None and token_ids is not None
+        top_k, top_p = [seq.params.top_k for seq in seqs], [seq.params.top_p for seq in seqs]
+        if any(top_k) or min(top_p) < 1:
+            kept = keep_most_likely(logits, inputs.temperatures, top_k, top_p)
+            positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions
+            token_ids = sample(kept, inputs.temperatures, inputs.seeds, positions)
+        ids: list[int] = token_ids.tolist()  # the one place where the host waits for the device
+        return ids
+
+    # ---- other ranks -------------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Ranks other than 0: run whatever rank 0 publishes until it says exit."""
+        assert self.channel is not None
+        while (message := self.channel.receive()) is not None:
+            header, words = message
+            self.step_buffer.wait_until_writable()
+            self.step_buffer.host[: header.words] = words
+            self.step_buffer.send(header.words)
+            self.run_model(self.step_buffer.device_inputs(header))
+
+    def exit(self) -> None:
+        """Release this rank's graphs, shared memory and process group; a second call does nothing."""
+        if self.channel is not None:
+            if self.rank == 0:
+                self.channel.publish_exit()
+            dist.barrier()
+            self.channel.close()
+            self.channel = None
+            dist.destroy_process_group()
+        self.decode_graphs = DecodeGraphs()
+
+
+def run_rank(config: Config, rank: int, event: Event) -> None:
+    """Entry point of the process that is rank `rank` > 0."""
+    runner = ModelRunner(config, rank, [event])
+    runner.follow()
+    runner.exit()
