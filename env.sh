@@ -27,7 +27,7 @@ export NANO_UPSTREAM_COMMIT="bb823b3e06983d71485a8e1f23715ebd87d98ef8"
 # The baseline's commit is generated with the patch series; empty until that file exists.
 NANO_COMMIT=""
 if [ -r "$LAB_ROOT/patches/baseline.json" ]; then
-  NANO_COMMIT="$(sed -n 's/.*"\(NANO_COMMIT\|commit\)"[[:space:]]*:[[:space:]]*"\([0-9a-f]\{40\}\)".*/\2/p' \
+  NANO_COMMIT="$(sed -n '/"commit"[[:space:]]*:/{s/.*"commit"[[:space:]]*:[[:space:]]*"\([0-9a-f]*\)".*/\1/p;q;}' \
     "$LAB_ROOT/patches/baseline.json")"
 fi
 export NANO_COMMIT

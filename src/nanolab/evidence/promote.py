@@ -1,8 +1,8 @@
 """Moving a block from runs/ into docs/evidence/, where the manual embeds it.
 
 A block is accepted when it is valid, fresh (its sources have not changed since) and traceable: the bytes that
-decided it are those of the current commit, whose id it then carries. A GPU host often has no git history, so its
-blocks arrive without a commit and are traced here, by hash.
+decided it are those of the current commit, whose id it then carries. A GPU host often has no git history, so
+its blocks arrive without a commit and are traced here, by hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def evidence_dir(root: Path | None = None) -> Path:
 
 
 def block_paths(directory: Path) -> list[Path]:
-    """The blocks of `directory`, in order of id. JSON files that are no blocks (lists, other schemas) are left out."""
+    """The blocks of `directory`, in order of id; JSON files that are no blocks are left out."""
     return [path for path in sorted(directory.glob("*.json")) if _looks_like_block(path)]
 
 
@@ -61,7 +61,7 @@ def refusals(block: Block, root: Path, replace_weaker: bool = False) -> list[str
 
 
 def promote(path: Path, root: Path | None = None, replace_weaker: bool = False) -> Path:
-    """Validate the block at `path` and put it in docs/evidence/ID.json; LabError with every reason otherwise."""
+    """Validate the block at `path` and put it in docs/evidence/ID.json; a LabError gives every reason why not."""
     root = root or provenance.repo_root()
     block = load(path)
     found = refusals(block, root, replace_weaker)

@@ -1,8 +1,9 @@
 """Re-running recorded CPU blocks and comparing every deterministic fact.
 
-A fact is a leaf of `result` that no pattern of the block's `volatile` list covers. Text, integers and booleans must
-be equal; floats must agree to a relative 1e-6 (vector units of other CPUs round sums differently). A block whose
-prerequisite is missing here (model, working copy) is PENDING, a `gpu` block is SKIPPED; neither counts as equal.
+A fact is a leaf of `result` that no pattern of the block's `volatile` list covers. Text, integers and
+booleans must be equal; floats must agree to a relative 1e-6 (vector units of other CPUs round sums
+differently). A block whose prerequisite is missing here (model, working copy) is PENDING, a `gpu` block is
+SKIPPED; neither counts as equal.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def differences(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def _equal(was: Any, now: Any) -> bool:
-    if type(was) is float and type(now) in (float, int) or type(now) is float and type(was) is int:
+    if {type(was), type(now)} in ({float}, {float, int}):  # JSON may write 1.0 as 1; True is no number here
         return math.isclose(was, now, rel_tol=_FLOAT_RELATIVE, abs_tol=_FLOAT_ABSOLUTE)
     return bool(type(was) is type(now) and was == now)
 
@@ -155,10 +156,11 @@ def _missing(block: Block, root: Path) -> str | None:
 
 
 def _command(block: Block, scratch: Path, moved: dict[str, str]) -> tuple[list[str], Path]:
-    """The block's argv with this interpreter and the --out moved into `scratch`, and the block it will write."""
+    """The block's argv with this interpreter and --out moved into `scratch`, and the file it will write."""
     out = _out_of(block)
     name = Path(out).name if out else f"{block['id']}.json"
     target = scratch / block["id"] / name
+    target.parent.mkdir(parents=True, exist_ok=True)
     words = [os.path.expandvars(moved.get(word, word)) for word in block["command"]]
     if out is None:
         words += ["--out", str(target)]
