@@ -129,7 +129,8 @@ def _cell(value: Any) -> str:
         columns = list(dict.fromkeys(key for row in value for key in row))
         head = "".join(f"<th>{escape(str(c))}</th>" for c in columns)
         body = "".join(
-            "<tr>" + "".join(f"<td>{_cell(row[c]) if c in row else ''}</td>" for c in columns) + "</tr>" for row in value
+            "<tr>" + "".join(f"<td>{_cell(row[c]) if c in row else ''}</td>" for c in columns) + "</tr>"
+            for row in value
         )
         return f'<table class="nl-inner"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     if isinstance(value, Mapping) and value:

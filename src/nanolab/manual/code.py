@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
+from pygments import highlight  # type: ignore[import-untyped]
+from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
 
 
 def highlighted(code: str, language: str, first_line: int = 0) -> str:
@@ -15,5 +15,5 @@ def highlighted(code: str, language: str, first_line: int = 0) -> str:
         linenos="table" if first_line else False,
         linenostart=first_line or 1,
     )
-    html = highlight(code.rstrip("\n") + "\n", get_lexer_by_name(language, stripnl=False), formatter)
+    html = str(highlight(code.rstrip("\n") + "\n", get_lexer_by_name(language, stripnl=False), formatter))
     return f'<div class="language-{language} highlight">{html}</div>' if first_line else html

@@ -107,7 +107,7 @@ def sections_for_block(sections: Iterable[Section], block_id: str) -> list[Secti
 
 
 class _Parser:
-    """Reads one file line by line; `where` is always the line being read."""
+    """Reads one file line by line; `number` is always the line being read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -118,9 +118,10 @@ class _Parser:
         return ManualError(f"{COMMANDS_DIR}/{self.path.name}:{self.number}: {why}")
 
     def sections(self) -> Iterator[Section]:
-        header, start, body = _Header(), "", []
-        start_line = 0
-        for self.number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
+        header, start, start_line = _Header(), "", 0
+        body: list[str] = []
+        for number, line in enumerate(self.path.read_text(encoding="utf-8").splitlines(), 1):
+            self.number = number
             marker = _MARKER.match(line)
             if marker is None and _MARKER_LIKE.search(line):
                 raise self.fail(f"not a section marker: {line.strip()!r}; names use a-z, 0-9, '.', '_' and '-'")

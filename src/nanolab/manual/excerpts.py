@@ -115,17 +115,13 @@ def _section_lines(file: str, lines: list[str], name: str) -> tuple[int, int]:
 def _whole_file(file: str, lines: list[str], *, narrowed: bool) -> tuple[int, int]:
     is_patch = Path(file).suffix in {".patch", ".diff"}
     if len(lines) > MAX_WHOLE_FILE and not is_patch and not narrowed:
-        raise ManualError(
-            f"{file} has {len(lines)} lines, more than {MAX_WHOLE_FILE}: show it by symbol or by section"
-        )
+        raise ManualError(f"{file} has {len(lines)} lines, more than {MAX_WHOLE_FILE}: show it by symbol or by section")
     if not lines:
         raise ManualError(f"{file} is empty")
     return 1, len(lines)
 
 
-def _narrow(
-    file: str, lines: list[str], first: int, last: int, start: str | None, end: str | None
-) -> tuple[int, int]:
+def _narrow(file: str, lines: list[str], first: int, last: int, start: str | None, end: str | None) -> tuple[int, int]:
     if start is not None:
         first = _line_with(file, lines, first, last, start)
     if end is not None:

@@ -148,7 +148,7 @@ class Fences:
                     known = ", ".join(sorted(OPTIONS[name])) or "none"
                     raise ManualError(f"{name}: unknown option {', '.join(unknown)}; known: {known}")
                 return render(options, source)
-            except Exception as error:  # noqa: BLE001 - superfences would swallow it and print the fence as text
+            except Exception as error:  # superfences would swallow it and print the fence as text
                 return self._failed(f"{name} {options}", error)
 
         return formatter
@@ -156,7 +156,7 @@ class Fences:
     def _inline(self, src: str, _language: str, _css: str, _md: Any) -> str:
         try:
             return self.value(src)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # as above
             return self._failed(f"value {src}", error)
 
     def _failed(self, what: str, error: Exception) -> str:

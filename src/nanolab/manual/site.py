@@ -31,7 +31,9 @@ ASSETS = "assets/manual"
 _SEARCH_BUTTON = '<label class="md-header__button md-icon" for="__search">'
 _REMOTE_LOADERS = (
     # mkdocs-jupyter: a MathJax loader (0.27) or a module script importing mermaid (0.26), in every notebook page
-    re.compile(r"<script[^>]*>(?:(?!</script>).)*https?://[^<]*(?:mermaid|mathjax)(?:(?!</script>).)*</script>", re.S | re.I),
+    re.compile(
+        r"<script[^>]*>(?:(?!</script>).)*https?://[^<]*(?:mermaid|mathjax)(?:(?!</script>).)*</script>", re.S | re.I
+    ),
     re.compile(r"<script[^>]*src=[\"']https?://[^>]*></script>", re.I),
     re.compile(r"<link[^>]*rel=[\"']?alternate[^>]*>", re.I),
 )
@@ -116,7 +118,7 @@ class Site:
         assert self.fences is not None
         try:
             self.fences.store.get(block_id)
-        except Exception:  # noqa: BLE001 - reported by the fence
+        except Exception:  # reported by the fence
             return False
         return True
 
