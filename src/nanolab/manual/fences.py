@@ -1,4 +1,4 @@
-"""The fenced syntaxes of the manual's pages: block, source, figure, evidence-index, and the inline `value`.
+"""The fenced syntaxes of the manual's pages: block, source, figure, map, evidence-index, and the inline `value`.
 
 docs/AUTHORING.md documents them for authors. A fence that cannot be honoured logs a warning that names the page, which
 stops a strict build, and leaves a visible error card for `mkdocs serve`.
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.plugins import get_plugin_logger
+from mkdocs.utils import get_relative_url
 
 from nanolab.manual import cards, excerpts
 from nanolab.manual.baseline import baseline_tree
@@ -29,6 +30,7 @@ OPTIONS = {
     "source": {"file", "symbol", "section", "start", "end", "tree"},
     "figure": {"id"},
     "evidence-index": set(),
+    "map": set(),
 }
 FIGURES_DIR = "docs/figures"
 
@@ -63,6 +65,7 @@ class Fences:
             "source": self.source,
             "figure": self.figure,
             "evidence-index": self.evidence_index,
+            "map": self.map,
         }
         return [
             {"name": name, "class": name, "validator": _accept_all, "format": self._formatter(name, render)}
@@ -120,6 +123,22 @@ class Fences:
     def evidence_index(self, _options: dict[str, str], _body: str) -> str:
         return cards.index(self.store.all(), self.language)
 
+    def map(self, _options: dict[str, str], body: str) -> str:
+        """Cards that lead to pages, one a line: `PATH.md | title | sentence`; a page still to be written is named only."""
+        items = []
+        for line in filter(str.strip, body.splitlines()):
+            parts = [part.strip() for part in line.split("|")]
+            if len(parts) != 3:
+                raise ManualError(f"map: a line is 'PATH.md | title | sentence', saw {line!r}")
+            path, title, sentence = parts
+            inner = f"<strong>{escape(title)}</strong> {escape(sentence)}"
+            if (self.root / "docs" / self.language / path).is_file():
+                here = _page_url(self.page.uri)
+                items.append(f'<a class="nl-map__item" href="{get_relative_url(_page_url(path), here)}">{inner}</a>')
+            else:
+                items.append(f'<div class="nl-map__item nl-map__item--planned">{inner}</div>')
+        return f'<div class="nl-map">{"".join(items)}</div>'
+
     def value(self, source: str) -> str:
         """`ID path` or `ID path|format`."""
         target, _, spec = source.partition("|")
@@ -163,6 +182,11 @@ class Fences:
         why = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
         log.warning("%s: %s: %s", self.page.uri, what, why)
         return cards.error_card(self.language, str(why))
+
+
+def _page_url(source: str) -> str:
+    """The address of a page's file, from the site's root."""
+    return re.sub(r"\.(md|ipynb)$", ".html", source)
 
 
 def shell_line(command: Any) -> str:
