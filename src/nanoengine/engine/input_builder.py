@@ -24,7 +24,7 @@ class InputBuilder:
         return table[positions // self.block_size] * self.block_size + positions % self.block_size
 
     def prefill(self, seqs: list[Sequence]) -> StepHeader:
-        """Concatenate the scheduled tokens of `seqs`; block tables travel only if some keys are in the cache already."""
+        """Concatenate the scheduled tokens; block tables travel only if some keys are already in the cache."""
         starts = [seq.num_cached_tokens for seq in seqs]
         lens_q = [seq.num_scheduled_tokens for seq in seqs]
         lens_k = [start + length for start, length in zip(starts, lens_q, strict=True)]

@@ -126,7 +126,7 @@ class ModelRunner:
         return blocks
 
     def blocks_that_fit(self) -> int:
-        """CUDA: what gpu_memory_utilization leaves after weights and peak work. CPU: enough for the limits, 1 GiB at most."""
+        """CUDA: what gpu_memory_utilization leaves after weights and peak work. CPU: the limits, or 1 GiB."""
         block_bytes = self.config.kv_block_bytes
         if self.config.device == "cpu":
             enough = self.config.max_num_seqs * self.config.max_blocks_per_seq

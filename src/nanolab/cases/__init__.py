@@ -1,0 +1,1 @@
+"""The manual's fixed cases and the values they must show."""
