@@ -35,9 +35,9 @@ from nanolab.verdicts import EvidenceType, Verdict
 __all__ = ["Recording", "conclude"]
 
 
-def conclude(verdict: Verdict) -> None:
+def conclude(verdict: Verdict, on_stderr: bool = False) -> None:
     """Print the verdict as the last line and exit with its code; the one place that does either."""
-    click.echo(verdict.value)
+    click.echo(verdict.value, err=on_stderr)
     if verdict.exit_code:
         raise SystemExit(verdict.exit_code)
 
@@ -54,6 +54,7 @@ class Recording:
         out: Path | None = None,
         sources: Iterable[provenance.Source] = (),
         command: Sequence[str] | None = None,
+        verdict_on_stderr: bool = False,  # for a script whose stdout is one document
     ) -> None:
         self.id = id
         self.title = {"zh": title_zh, "en": title_en}
@@ -68,6 +69,7 @@ class Recording:
         self._out = out
         self._sources = list(sources)
         self._command = list(sys.orig_argv if command is None else command)
+        self._on_stderr = verdict_on_stderr
         self._concluded: tuple[Verdict, EvidenceType] | None = None
 
     def __enter__(self) -> Self:
@@ -95,9 +97,9 @@ class Recording:
             raise
         except Exception as failure:
             traceback.print_exception(failure)
-            click.echo(Verdict.FAIL.value)
+            click.echo(Verdict.FAIL.value, err=self._on_stderr)
             raise SystemExit(Verdict.FAIL.exit_code) from failure
-        conclude(verdict)
+        conclude(verdict, self._on_stderr)
 
     def _refuse_overclaim(self, evidence: EvidenceType) -> None:
         device = (self.device or {}).get("kind", "cpu")
