@@ -8,32 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
+
+from nanolab.sources.driver import SamplingSpec, SeqState
 
 __all__ = ["CreateEngine", "Engine", "EngineFacts", "EngineSequence", "SamplingSpec", "SeqState", "StepRecord"]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingSpec:
-    """How a request chooses its tokens and when it stops."""
-
-    max_tokens: int
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int | None = None
-    ignore_eos: bool = False
-    stop_token_ids: tuple[int, ...] = ()
-
-
-class SeqState(NamedTuple):
-    """One sequence of a step's batch: total, cached and scheduled tokens before the model ran."""
-
-    seq_id: int
-    total: int
-    cached: int
-    scheduled: int
-    blocks: Sequence[int]
 
 
 class EngineSequence(Protocol):

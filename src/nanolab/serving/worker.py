@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from nanolab.errors import LabError
 from nanolab.serving.delivery import Delivery, Handover, Listener, RoundOutput, StepOutput, Ticket
 from nanolab.serving.engine import CreateEngine, Engine, EngineFacts
 from nanolab.serving.events import Admitted, Reason, Submitted, now_ns
@@ -275,7 +276,7 @@ class Worker:
             active = len(self._active)
             try:
                 ticket.sequence = engine.add(ticket.request.prompt_token_ids, ticket.request.sampling)
-            except ValueError as refusal:  # the engine's own check; the next request is unaffected
+            except (ValueError, LabError) as refusal:  # the engine's own check; the next request is unaffected
                 self._finish(ticket, Reason.REJECTED, str(refusal))
                 continue
             self._active[ticket.sequence.seq_id] = ticket
