@@ -180,7 +180,8 @@ class Canvas:
         height = _n(self._bottom + MARGIN)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="nl-fig" viewBox="0 0 {WIDTH} {height}" role="img" '
-            f'lang="{self.language}" aria-labelledby="{title_id} {description_id}" style="max-width:{MAX_WIDTH}px">'
+            f'lang="{self.language}" aria-labelledby="{title_id} {description_id}" '
+            f'style="min-width:0;max-width:{MAX_WIDTH}px">'
         )
         lines = [
             head,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 # name: (light, dark)
 COLOURS: Mapping[str, tuple[str, str]] = {
     "ink": ("#1f2733", "#e6eaf0"),  # text
-    "soft": ("#566273", "#a9b4c2"),  # remarks
-    "line": ("#8b97a6", "#74808f"),  # strokes, arrows
+    "soft": ("#566273", "#a9b4c2"),  # remarks, arrows
+    "line": ("#8b97a6", "#74808f"),  # outlines of neutral boxes
     "fill": ("#f1f4f7", "#2a303a"),  # neutral boxes: known, given
     "accent": ("#4051b5", "#a3b1ff"),  # computed in this round
     "accent-soft": ("#e1e6fb", "#2d376f"),
@@ -48,8 +48,8 @@ def style() -> str:
         ".nl-fig .s-fill{fill:var(--f-fill);stroke:var(--f-line)}",
         ".nl-fig .s-plain{fill:none;stroke:var(--f-line)}",
         ".nl-fig .dashed{stroke-dasharray:4 3}",
-        ".nl-fig .stroke{fill:none;stroke:var(--f-line);stroke-width:1.4}",
-        ".nl-fig .head{fill:var(--f-line);stroke:none}",
+        ".nl-fig .stroke{fill:none;stroke:var(--f-soft);stroke-width:1.4}",
+        ".nl-fig .head{fill:var(--f-soft);stroke:none}",
     ]
     for tone in ("accent", "warm", "cool"):
         rules += [
