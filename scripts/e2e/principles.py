@@ -24,6 +24,7 @@ import numpy as np
 import nanolab.principles
 from nanolab.cli import model_option, out_option
 from nanolab.evidence import Recording, describe_device
+from nanolab.evidence.provenance import Source
 from nanolab.principles.attention import attention, max_abs_difference
 from nanolab.principles.generation import Head, run_with_cache, run_without_cache, timeline
 from nanolab.principles.layout import RankShapes, num_blocks, slot
@@ -247,9 +248,8 @@ def shapes_example(tp: int) -> Example:
 
 def record(name: str, title_en: str, title_zh: str, out: Path | None, example: Callable[[], Example]) -> None:
     """PASS when every check holds. `static`: arithmetic only, no engine ran."""
-    sources = [Path(__file__), nanolab.principles]
-    title = {"title_en": title_en, "title_zh": title_zh}
-    with Recording(f"principles-{name}", **title, out=out, sources=sources) as rec:
+    sources: list[Source] = [Path(__file__), nanolab.principles]
+    with Recording(f"principles-{name}", title_en=title_en, title_zh=title_zh, out=out, sources=sources) as rec:
         rec.device = describe_device("cpu")
         facts, checks = example()
         rec.result.update(facts, checks=checks)

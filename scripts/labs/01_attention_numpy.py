@@ -23,7 +23,7 @@ for row in full.weights:
     print(row)
 print("last output:", full.output[-1])
 
-assert np.allclose(full.weights, [[1, 0, 0], [0.3302, 0.6698, 0], [0.2483, 0.2483, 0.5035]], atol=5e-5)
+assert np.allclose(full.weights, [[1.0, 0, 0], [0.3302, 0.6698, 0], [0.2483, 0.2483, 0.5035]], atol=5e-5)
 assert np.allclose(full.output[-1], [0.7517, 0.7517], atol=5e-5)
 
 # 2. Change the future: rewrite the last position. Earlier outputs do not move, not even in the last bit.
