@@ -1,27 +1,58 @@
-"""Random numbers as a function of (seed, position, token id): no state, any order, any batch.
+"""Counter-based random numbers: the same (seed, position, index) gives the same number on any device.
 
-The mixer is the 32-bit finaliser of MurmurHash3; unsigned 32-bit arithmetic is done in int64 and masked, so that the
-same bits come out on every device.
+A sampled token must not depend on batch composition, on the order of requests or on the device. So there is no
+generator state: a number is a hash of the request's seed, the position being sampled and the vocabulary index.
+The hash is MurmurHash3's 32-bit finaliser, applied twice with the two halves of a 64-bit row key in between; it
+uses 32-bit products, shifts and exclusive ors only, which torch's int64 reproduces bit for bit under a mask. The
+Triton sampler (kernels/sampling.py) holds the same functions.
 """
+
+from __future__ import annotations
 
 import torch
 
 MASK = 0xFFFFFFFF
-GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive counters over the whole range
+MIX_1, MIX_2 = 0x85EBCA6B, 0xC2B2AE35  # MurmurHash3's finaliser (Austin Appleby, public domain)
+GOLDEN = 0x9E3779B9  # 2^32 / golden ratio: spreads consecutive counters
 
 
 def mix(h: torch.Tensor) -> torch.Tensor:
-    """Scramble 32-bit values held in int64."""
+    """The finaliser: a bijection of 32-bit words (held in int64) in which every input bit moves every output bit."""
     h = h ^ (h >> 16)
-    h = (h * 0x85EBCA6B) & MASK
+    h = (h * MIX_1) & MASK
     h = h ^ (h >> 13)
-    h = (h * 0xC2B2AE35) & MASK
+    h = (h * MIX_2) & MASK
     return h ^ (h >> 16)
 
 
-def counter_uniform(seeds: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
-    """[N] seeds and positions -> [N, count] float32 strictly between 0 and 1."""
-    key = mix((seeds.long() + mix(positions.long() * GOLDEN & MASK)) & MASK).unsqueeze(-1)  # [N, 1]
-    counter = torch.arange(1, count + 1, device=seeds.device) * GOLDEN & MASK  # [count]
-    bits = mix((key + counter) & MASK) >> 9  # 23 bits, so that adding a half stays exact in float32
-    return (bits.float() + 0.5) * 2.0**-23
+def row_keys(seeds: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two 32-bit key words a row from its 64-bit seed [n] and position [n]."""
+    seeds, positions = seeds.to(torch.int64), positions.to(torch.int64) & MASK
+    low = mix((seeds & MASK) ^ mix((positions + GOLDEN) & MASK))
+    high = mix(((seeds >> 32) & MASK) ^ mix(low ^ positions))
+    return low, high
+
+
+def counter_uniform(seeds: torch.Tensor, positions: torch.Tensor, width: int) -> torch.Tensor:
+    """Uniform numbers in (0, 1), float32 [n, width], for rows of seeds [n] and positions [n].
+
+    23 random bits a number, at the middle of their interval: 2^-24 .. 1 - 2^-24, exact in float32, never 0 or 1.
+    """
+    low, high = row_keys(seeds, positions)
+    index = torch.arange(width, dtype=torch.int64, device=seeds.device)
+    h = mix((index[None, :] * GOLDEN & MASK) ^ low[:, None])
+    h = mix((h + high[:, None]) & MASK)
+    return ((h >> 9).to(torch.float32) + 0.5) * 2.0**-23
+
+
+def sample_gumbel(
+    logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Token ids [n] int64 from logits [n, vocabulary]; a temperature of 0 is greedy, ties go to the lowest id.
+
+    Standard Gumbel noise is -log(-log(uniform)); argmax(logits / T + noise) is distributed as softmax(logits / T).
+    """
+    greedy = (temperatures == 0)[:, None]
+    scale = torch.where(greedy, 1.0, temperatures[:, None].to(torch.float32))
+    noise = -torch.log(-torch.log(counter_uniform(seeds, positions, logits.shape[1])))
+    return (logits.to(torch.float32) / scale + torch.where(greedy, 0.0, noise)).argmax(dim=-1)

@@ -1,0 +1,415 @@
+"""Linear layers for a handful of rows (decode at small batch): y = x W^T with W [N, K] streamed exactly once.
+
+At batch 1 a linear layer does two operations for every weight it reads: time is weight bytes over bandwidth, and
+everything else is overhead to hide. Two kernels:
+
+- `_gemv_kernel` (1 to 4 rows). A program owns a few weight rows and loads them WHOLE into registers, in one burst,
+  before it waits for its inputs (see common.py): under PDL the weights of a layer arrive while the layer before
+  it still computes. A prologue makes x (plain, RMS-normalised, or merged from attention pieces); an epilogue
+  finishes y (plain, plus residual, or silu(gate) * up).
+- `_skinny_kernel` (up to 16 rows). The same streaming on tensor cores: x padded to 16 rows is the left operand;
+  the K dimension is dealt out to the warps of a program, whose partial sums are added at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from .activation import silu_times
+from .attention_decode import DecodeWorkspace, chunk_size
+from .common import launch_options, power_of_two, wait_for_inputs
+
+
+@dataclass(frozen=True)
+class LinearTunables:
+    gemv_rows: int = 4  # most rows of x that the register kernel takes
+    gemv_tile: int = 8192  # weights a program of the register kernel holds
+    gemv_warps: int = 4
+    skinny_rows: int = 16  # most rows of x of the tensor-core kernel
+    skinny_block_n: int = 16  # weight rows a program (8 where N is small)
+    skinny_block_k: int = 128  # K columns a warp takes at a time
+    skinny_warps: int = 4
+    skinny_stages: int = 4
+
+
+DEFAULT_TUNABLES = LinearTunables()
+
+PLAIN, NORM, MERGE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def _normed_row(x_ptr, weight, cols, inside, eps, K: tl.constexpr):
+    """One row of x, RMS-normalised as the model rounds it; fp32 [BLOCK_K]."""
+    dtype = x_ptr.dtype.element_ty
+    x = tl.load(x_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    normed = (x * tl.rsqrt(tl.sum(x * x, axis=0) / K + eps)).to(dtype).to(tl.float32)
+    return (normed * weight).to(dtype).to(tl.float32)
+
+
+@triton.jit
+def _merged_row(
+    part_ptr,
+    lse_ptr,
+    length,
+    cols,
+    inside,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One row of attention output [H * D] merged from its pieces (attention_decode.py), online over the pieces."""
+    pieces = tl.cdiv(length, chunk_size(length, SPLITS, BLOCK_N, MIN_CHUNK))
+    top = tl.full([BLOCK_K], -1.0e30, tl.float32)
+    total = tl.zeros([BLOCK_K], tl.float32)
+    out = tl.zeros([BLOCK_K], tl.float32)
+    for s in range(pieces):
+        piece = (cols // D) * SPLITS + s
+        lse = tl.load(lse_ptr + piece, mask=inside, other=0.0)
+        part = tl.load(part_ptr + piece * D + cols % D, mask=inside, other=0.0)
+        new_top = tl.maximum(top, lse)
+        shrink = tl.exp2(top - new_top)
+        weight = tl.exp2(lse - new_top)
+        out = out * shrink + part * weight
+        total = total * shrink + weight
+        top = new_top
+    return out / tl.maximum(total, 1.0e-30)
+
+
+@triton.jit
+def _gemv_kernel(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    residual_ptr,
+    norm_ptr,
+    part_ptr,
+    lse_ptr,
+    length_ptr,
+    x_stride,
+    eps,
+    BATCH: tl.constexpr,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    PROLOGUE: tl.constexpr,
+    SILU: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    D: tl.constexpr,
+    SPLITS: tl.constexpr,
+    KEYS: tl.constexpr,
+    MIN_CHUNK: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Program i makes outputs i * BLOCK_N .. of every row of x; BLOCK_K covers all K columns at once."""
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    cols = tl.arange(0, BLOCK_K)
+    dtype = w_ptr.dtype.element_ty
+    column_inside = cols < K
+    row_inside = rows < N
+    inside = row_inside[:, None] & column_inside[None, :]
+    offsets = rows.to(tl.int64)[:, None] * K + cols[None, :]
+    w = tl.load(w_ptr + offsets, mask=inside, other=0.0)
+    if SILU:  # the second half of W's 2N rows
+        w_up = tl.load(w_ptr + offsets + N * K, mask=inside, other=0.0)
+    if PROLOGUE == NORM:
+        norm_weight = tl.load(norm_ptr + cols, mask=column_inside, other=0.0).to(tl.float32)
+    wait_for_inputs(PDL)
+    for b in tl.static_range(BATCH):
+        if PROLOGUE == NORM:
+            x = _normed_row(x_ptr + b * x_stride, norm_weight, cols, column_inside, eps, K)
+        elif PROLOGUE == MERGE:
+            H: tl.constexpr = K // D
+            x = _merged_row(
+                part_ptr + b * H * SPLITS * D,
+                lse_ptr + b * H * SPLITS,
+                tl.load(length_ptr + b),
+                cols,
+                column_inside,
+                D,
+                SPLITS,
+                KEYS,
+                MIN_CHUNK,
+                BLOCK_K,
+            )
+            x = x.to(dtype).to(tl.float32)
+        else:
+            x = tl.load(x_ptr + b * x_stride + cols, mask=column_inside, other=0.0).to(tl.float32)
+        y = tl.sum(w.to(tl.float32) * x[None, :], axis=1)
+        if SILU:
+            up = tl.sum(w_up.to(tl.float32) * x[None, :], axis=1)
+            y = silu_times(y.to(dtype).to(tl.float32), up.to(dtype).to(tl.float32), dtype)
+        if RESIDUAL:
+            y = y.to(dtype).to(tl.float32)
+            y += tl.load(residual_ptr + b * N + rows, mask=row_inside, other=0.0).to(tl.float32)
+        tl.store(y_ptr + b * N + rows, y, mask=row_inside)
+
+
+@triton.jit
+def _skinny_kernel(
+    x_ptr,
+    w_ptr,
+    y_ptr,
+    residual_ptr,
+    x_stride,
+    batch,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    WARPS: tl.constexpr,
+    SILU: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Program i makes outputs i * BLOCK_N .. for up to 16 rows of x, WARPS slices of K side by side."""
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    b = tl.arange(0, 16)
+    dtype = w_ptr.dtype.element_ty
+    slice_k = tl.arange(0, WARPS)[:, None, None] * BLOCK_K  # [WARPS, 1, 1]: where each warp's columns start
+    k = tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + b[None, :, None] * x_stride + slice_k + k[None, None, :]  # [WARPS, 16, BLOCK_K]
+    w_offsets = rows.to(tl.int64)[None, None, :] * K + slice_k + k[None, :, None]  # [WARPS, BLOCK_K, BLOCK_N]
+    in_batch = b[None, :, None] < batch
+    in_rows = rows[None, None, :] < N
+    acc = tl.zeros([WARPS, 16, BLOCK_N], tl.float32)
+    acc_up = tl.zeros([WARPS, 16, BLOCK_N], tl.float32)
+    wait_for_inputs(PDL)
+    for first in tl.range(0, K, WARPS * BLOCK_K):
+        x = tl.load(x_ptrs + first, mask=in_batch & (first + slice_k + k[None, None, :] < K), other=0.0)
+        in_w = in_rows & (first + slice_k + k[None, :, None] < K)
+        w = tl.load(w_ptr + w_offsets + first, mask=in_w, other=0.0)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        if SILU:
+            w_up = tl.load(w_ptr + w_offsets + N * K + first, mask=in_w, other=0.0)
+            acc_up = tl.dot(x, w_up, acc_up, input_precision="ieee")
+    y = tl.sum(acc, axis=0).to(dtype).to(tl.float32)  # [16, BLOCK_N]
+    out = b[:, None] * N + rows[None, :]
+    inside = (b[:, None] < batch) & (rows[None, :] < N)
+    if SILU:
+        y = silu_times(y, tl.sum(acc_up, axis=0).to(dtype).to(tl.float32), dtype)
+    if RESIDUAL:
+        y += tl.load(residual_ptr + out, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + out, y, mask=inside)
+
+
+def _check(x: torch.Tensor, weight: torch.Tensor, limit: int) -> None:
+    if x.shape[1] != weight.shape[1] or x.stride(1) != 1 or not weight.is_contiguous():
+        raise ValueError(f"x {tuple(x.shape)} and a contiguous weight {tuple(weight.shape)} must share K")
+    if x.shape[0] > limit:
+        raise ValueError(f"at most {limit} rows, got {x.shape[0]}; use torch.nn.functional.linear")
+
+
+def _gemv(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    batch: int,
+    outputs: int,
+    prologue: int,
+    pdl: bool,
+    tunables: LinearTunables,
+    silu: bool = False,
+    residual: torch.Tensor | None = None,
+    norm_weight: torch.Tensor | None = None,
+    eps: float = 0.0,
+    workspace: DecodeWorkspace | None = None,
+    context_lens: torch.Tensor | None = None,
+    head_dim: int = 1,
+    splits: int = 1,
+) -> torch.Tensor:
+    """Launch `_gemv_kernel`; unused pointers are given x."""
+    width = weight.shape[1]
+    block_k = power_of_two(width)
+    block_n = max(tunables.gemv_tile // block_k // (2 if silu else 1), 1)
+    y = torch.empty(batch, outputs, dtype=weight.dtype, device=weight.device)
+    decode = workspace.tunables if workspace is not None else None
+    _gemv_kernel[(-(-outputs // block_n),)](
+        x,
+        weight,
+        y,
+        y if residual is None else residual,
+        x if norm_weight is None else norm_weight,
+        x if workspace is None else workspace.out,
+        x if workspace is None else workspace.lse,
+        x if context_lens is None else context_lens,
+        x.stride(0),
+        eps,
+        BATCH=batch,
+        N=outputs,
+        K=width,
+        BLOCK_N=block_n,
+        BLOCK_K=block_k,
+        PROLOGUE=prologue,
+        SILU=silu,
+        RESIDUAL=residual is not None,
+        D=head_dim,
+        SPLITS=splits,
+        KEYS=decode.block_n if decode else 1,
+        MIN_CHUNK=decode.min_chunk if decode else 1,
+        PDL=pdl,
+        **launch_options(pdl, tunables.gemv_warps),
+    )
+    return y
+
+
+def _skinny(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    outputs: int,
+    pdl: bool,
+    tunables: LinearTunables,
+    silu: bool = False,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    batch, width = x.shape
+    block_n = tunables.skinny_block_n if outputs > 2048 else 8
+    y = torch.empty(batch, outputs, dtype=weight.dtype, device=weight.device)
+    _skinny_kernel[(-(-outputs // block_n),)](
+        x,
+        weight,
+        y,
+        y if residual is None else residual,
+        x.stride(0),
+        batch,
+        N=outputs,
+        K=width,
+        BLOCK_N=block_n,
+        BLOCK_K=tunables.skinny_block_k,
+        WARPS=tunables.skinny_warps,
+        SILU=silu,
+        RESIDUAL=residual is not None,
+        PDL=pdl,
+        **launch_options(pdl, tunables.skinny_warps, tunables.skinny_stages),
+    )
+    return y
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    *,
+    pdl: bool = False,
+    tunables: LinearTunables = DEFAULT_TUNABLES,
+) -> torch.Tensor:
+    """x [n <= 16, K], weight [N, K] -> x W^T (+ residual [n, N], contiguous), rounded before the addition."""
+    _check(x, weight, tunables.skinny_rows)
+    if x.shape[0] > tunables.gemv_rows:
+        return _skinny(x, weight, outputs=weight.shape[0], pdl=pdl, tunables=tunables, residual=residual)
+    return _gemv(
+        x,
+        weight,
+        batch=x.shape[0],
+        outputs=weight.shape[0],
+        prologue=PLAIN.value,
+        pdl=pdl,
+        tunables=tunables,
+        residual=residual,
+    )
+
+
+def gate_up_silu(
+    x: torch.Tensor, weight: torch.Tensor, *, pdl: bool = False, tunables: LinearTunables = DEFAULT_TUNABLES
+) -> torch.Tensor:
+    """x [n <= 16, K], weight [2 I, K] (gates first) -> silu(x Wg^T) * (x Wu^T) [n, I]."""
+    _check(x, weight, tunables.skinny_rows)
+    outputs = weight.shape[0] // 2
+    if x.shape[0] > tunables.gemv_rows:
+        return _skinny(x, weight, outputs=outputs, pdl=pdl, tunables=tunables, silu=True)
+    return _gemv(
+        x, weight, batch=x.shape[0], outputs=outputs, prologue=PLAIN.value, pdl=pdl, tunables=tunables, silu=True
+    )
+
+
+def norm_linear(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    *,
+    pdl: bool = False,
+    tunables: LinearTunables = DEFAULT_TUNABLES,
+) -> torch.Tensor:
+    """x [n <= 4, K] -> RMSNorm(x) W^T [n, N]; every program normalises x again, which is cheaper than a launch."""
+    _check(x, weight, tunables.gemv_rows)
+    return _gemv(
+        x,
+        weight,
+        batch=x.shape[0],
+        outputs=weight.shape[0],
+        prologue=NORM.value,
+        pdl=pdl,
+        tunables=tunables,
+        norm_weight=norm_weight,
+        eps=eps,
+    )
+
+
+def norm_gate_up_silu(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    *,
+    pdl: bool = False,
+    tunables: LinearTunables = DEFAULT_TUNABLES,
+) -> torch.Tensor:
+    """x [n <= 4, K] -> silu(RMSNorm(x) Wg^T) * (RMSNorm(x) Wu^T) [n, I], weight [2 I, K] with gates first."""
+    _check(x, weight, tunables.gemv_rows)
+    return _gemv(
+        x,
+        weight,
+        batch=x.shape[0],
+        outputs=weight.shape[0] // 2,
+        prologue=NORM.value,
+        pdl=pdl,
+        tunables=tunables,
+        silu=True,
+        norm_weight=norm_weight,
+        eps=eps,
+    )
+
+
+def merge_linear_residual(
+    attention: torch.Tensor,
+    workspace: DecodeWorkspace,
+    context_lens: torch.Tensor,
+    num_kv_heads: int,
+    weight: torch.Tensor,
+    residual: torch.Tensor,
+    *,
+    pdl: bool = False,
+    tunables: LinearTunables = DEFAULT_TUNABLES,
+) -> torch.Tensor:
+    """Output projection of `rope_store_attend`: residual + merge(pieces) W^T, [n <= 4, N].
+
+    `attention` [n, H, D] is what rope_store_attend returned; it is read only when there was a single split.
+    """
+    n, num_heads, head_dim = attention.shape
+    x = attention.view(n, num_heads * head_dim)
+    _check(x, weight, tunables.gemv_rows)
+    splits = workspace.splits(n, num_kv_heads)
+    if splits == 1:
+        return linear(x, weight, residual, pdl=pdl, tunables=tunables)
+    return _gemv(
+        x,
+        weight,
+        batch=n,
+        outputs=weight.shape[0],
+        prologue=MERGE.value,
+        pdl=pdl,
+        tunables=tunables,
+        residual=residual,
+        workspace=workspace,
+        context_lens=context_lens,
+        head_dim=head_dim,
+        splits=splits,
+    )
