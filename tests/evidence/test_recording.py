@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import json
 import os
 import subprocess
@@ -93,6 +94,15 @@ def test_an_exception_prints_fail_and_keeps_the_previous_block(tmp_path: Path) -
 def test_an_interrupt_is_neither_swallowed_nor_recorded(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), recording(tmp_path / "block.json"):
         raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leaving_the_debugger_is_neither_pass_nor_fail(tmp_path: Path) -> None:
+    def body(rec: Recording) -> None:
+        raise bdb.BdbQuit
+
+    result = run(tmp_path / "block.json", body)
+    assert (result.exit_code, result.stdout) == (4, "PENDING\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -216,6 +226,12 @@ def test_out_that_is_a_device_is_refused() -> None:
     with pytest.raises(LabError, match="not a regular file"), recording(Path("/dev/null")):
         pytest.fail("the work began")
     assert Path("/dev/null").is_char_device()
+
+
+def test_a_name_that_is_no_id_is_refused_before_work(tmp_path: Path) -> None:
+    options = {"title_en": "x", "title_zh": "x", "sources": [SOURCE]}
+    with pytest.raises(LabError, match="'my run'"), Recording("my run", out=tmp_path / "my run.json", **options):
+        pytest.fail("the work began")
 
 
 def test_missing_parents_are_made_and_the_file_is_readable(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from nanolab.errors import LabError
 from nanolab.evidence import InvalidBlock, format_json, load, problems, validate
+from nanolab.evidence import schema as schema_module
 from nanolab.evidence.scrub import Scrubber, leaks
 
 Make = Callable[..., dict[str, Any]]
@@ -95,6 +96,19 @@ def test_scrubbing_prefers_the_repository_then_named_places(tmp_path: Path) -> N
     assert text(f"{home}/models/q/config.json") == "$MODEL_DIR/config.json"
     assert text(f"{home}/other") == "$HOME/other"
     assert text("/opt/place/tool") == "$ELSEWHERE/tool"
+
+
+def test_a_repository_with_a_space_in_its_name(tmp_path: Path) -> None:
+    root = tmp_path / "my lab"
+    scrubber = Scrubber(root, {"MODEL_DIR": str(tmp_path / "my models" / "m")})
+    assert scrubber.text(f"--out={root}/runs/a b.json") == "--out=runs/a b.json"
+    assert scrubber.text(f"{root} {root}/x {tmp_path}/my models/m/c.json") == ". x $MODEL_DIR/c.json"
+    assert scrubber.text(f"{root}-old/x").startswith("$")
+
+
+def test_the_id_pattern_is_that_of_the_schema() -> None:
+    schema = json.loads(Path(schema_module.__file__).with_name("block.schema.json").read_text())
+    assert schema["properties"]["id"]["pattern"] == f"^{schema_module.ID_PATTERN}$"
 
 
 def test_scrubbed_text_has_no_leak(tmp_path: Path) -> None:

@@ -47,16 +47,12 @@ def refusals(block: Block, root: Path, replace_weaker: bool = False) -> list[str
     if stale:
         found.append(f"its sources changed since the run ({', '.join(stale)}); record it again")
     elif not provenance.matches_commit(block, root):
-        found.append(
-            "its sources are not committed as they ran (dirty tree); commit them, then promote again"
-        )
+        found.append("its sources are not committed as they ran (dirty tree); commit them, then promote again")
     previous = evidence_dir(root) / f"{block['id']}.json"
     if previous.is_file() and not replace_weaker:
         held = load(previous)["evidence"]
         if _STRENGTH.index(EvidenceType(held)) < _STRENGTH.index(EvidenceType(block["evidence"])):
-            found.append(
-                f"it would replace {held} evidence by {block['evidence']}; pass --replace-weaker to do so"
-            )
+            found.append(f"it would replace {held} evidence by {block['evidence']}; pass --replace-weaker to do so")
     return found
 
 

@@ -13,7 +13,9 @@ its traceback and FAIL. A block never claims a higher evidence type than what ra
 
 from __future__ import annotations
 
+import bdb
 import math
+import re
 import sys
 import time
 import traceback
@@ -26,9 +28,10 @@ from typing import Any, Self
 import click
 import msgspec
 
+from nanolab.errors import LabError
 from nanolab.evidence import provenance
 from nanolab.evidence.files import check_writable, format_json, write_atomic
-from nanolab.evidence.schema import SCHEMA_ID, Block, validate
+from nanolab.evidence.schema import ID_PATTERN, SCHEMA_ID, Block, validate
 from nanolab.evidence.scrub import Scrubber
 from nanolab.verdicts import EvidenceType, Verdict
 
@@ -73,6 +76,11 @@ class Recording:
         self._concluded: tuple[Verdict, EvidenceType] | None = None
 
     def __enter__(self) -> Self:
+        if not re.fullmatch(ID_PATTERN, self.id):
+            raise LabError(
+                f"a block cannot be called {self.id!r}; letters, digits and . _ - only. "
+                "Give --out another file name, for example runs/quick-A.json."
+            )
         if self._out is not None:
             self._out = check_writable(self._out)
         self._started_at = datetime.now(UTC)
@@ -89,6 +97,9 @@ class Recording:
     ) -> None:
         if isinstance(error, click.ClickException) or not (error is None or isinstance(error, Exception)):
             return
+        if isinstance(error, bdb.BdbQuit):  # the learner left pdb with `q`: the run was not finished, nor did it fail
+            click.echo("left the debugger before the run ended; nothing was recorded", err=True)
+            conclude(Verdict.PENDING, self._on_stderr)
         try:
             if error is not None:
                 raise error

@@ -12,9 +12,10 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 from nanolab.errors import LabError
 from nanolab.evidence.scrub import leaks
 
-__all__ = ["SCHEMA_ID", "Block", "InvalidBlock", "load", "problems", "validate"]
+__all__ = ["ID_PATTERN", "SCHEMA_ID", "Block", "InvalidBlock", "load", "problems", "validate"]
 
 SCHEMA_ID = "nanolab-block-1"
+ID_PATTERN = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # also a file name; the schema holds the same
 Block = dict[str, Any]  # the parsed JSON of one result block, as block.schema.json describes it
 
 

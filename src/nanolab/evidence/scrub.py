@@ -21,7 +21,7 @@ __all__ = ["Scrubber", "leaks"]
 _POSIX_PATH = re.compile(r"(?<![\w.$})\]<:/*~-])/(?=[A-Za-z_.\u4e00-\u9fff])[^\s'\"`,;:()<>|=\[\]{}]*")
 _WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\[^\s'\"]*")
 # First parts that are HTTP routes or are the same on every Linux machine.
-_HARMLESS = {"v1", "health", "healthz", "metrics", "generate", "abort", "cancel", "stats", "dev", "proc"}
+_HARMLESS = {"v1", "health", "tokenize", "metrics", "generate", "abort", "cancel", "stats", "dev", "proc"}
 # Account and host names that identify nobody, or that are words a block needs.
 _ANONYMOUS = {
     *("root", "user", "users", "runner", "ubuntu", "debian", "nobody", "admin", "learner", "student", "test"),
@@ -44,35 +44,39 @@ def _word(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])")
 
 
+def _place(path: Path) -> re.Pattern[str]:
+    """`path` and the slash after it, but not a longer name that begins like it."""
+    return re.compile(rf"(?<![\w./-]){re.escape(str(path))}(/(?=[^\s/])|(?![\w.-]))")
+
+
+def _relabel(label: str, slash: str) -> str:
+    """What stands for a known place; the repository (no label) just makes the rest relative."""
+    return label + slash if label else "" if slash else "."
+
+
+def _elsewhere(path: str) -> str:
+    return f"$ELSEWHERE/{Path(path).name}" if _is_leak(path) else path
+
+
 class Scrubber:
     """Rewrites strings so that they say the same on another machine. `root` is the repository."""
 
     def __init__(self, root: Path, environment: Mapping[str, str] = os.environ) -> None:
-        named = [
-            (environment.get(name, ""), f"${name}") for name in ("MODEL_DIR", "NANO_DIR", "TMPDIR", "HOME")
-        ]
+        named = [(environment.get(name, ""), f"${name}") for name in ("MODEL_DIR", "NANO_DIR", "TMPDIR", "HOME")]
         places = [(Path(place), label) for place, label in named if os.path.isabs(place)]
         places = [(root, ""), *places, (Path(tempfile.gettempdir()), "$TMPDIR")]
         places += [(place.resolve(), label) for place, label in places]  # a path may come through a symlink
-        self._places = [(place, label) for place, label in places if place != Path("/")]
+        self._places = [(_place(place), label) for place, label in places if place != Path("/")]
         self._names = [(_word(name), variable) for variable, name in _names().items()]
 
     def text(self, value: str) -> str:
         """`value` without absolute paths, user name or host name."""
-        value = _WINDOWS_PATH.sub(r"$ELSEWHERE", _POSIX_PATH.sub(lambda match: self._path(match[0]), value))
+        for pattern, label in self._places:  # first, because a known place may have spaces in its name
+            value = pattern.sub(lambda found, label=label: _relabel(label, found[1]), value)  # type: ignore[misc]
+        value = _WINDOWS_PATH.sub("$ELSEWHERE", _POSIX_PATH.sub(lambda found: _elsewhere(found[0]), value))
         for pattern, variable in self._names:
             value = pattern.sub(lambda _, name=variable: name, value)  # type: ignore[misc]
         return value
-
-    def _path(self, value: str) -> str:
-        path = Path(value)
-        if len(path.parts) < 2 or path.parts[1] in _HARMLESS:
-            return value
-        for place, label in self._places:
-            if path.is_relative_to(place):
-                rest = path.relative_to(place).as_posix()
-                return rest if not label else label if rest == "." else f"{label}/{rest}"
-        return f"$ELSEWHERE/{path.name}"
 
     def clean(self, value: object) -> object:
         """`value` (JSON types) with every string and key rewritten."""

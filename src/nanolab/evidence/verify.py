@@ -122,9 +122,7 @@ def verify(paths: Iterable[Path], root: Path, scratch: Path) -> Iterator[Rerun]:
 
 def _rerun(block: Block, root: Path, scratch: Path, moved: dict[str, str]) -> Rerun:
     if block["evidence"] == EvidenceType.GPU.value or block["device"]["kind"] == "cuda":
-        return Rerun(
-            block["id"], Outcome.SKIPPED, ["needs a GPU; re-run by scripts/maintain/gpu_evidence.py"]
-        )
+        return Rerun(block["id"], Outcome.SKIPPED, ["needs a GPU; re-run by scripts/maintain/gpu_evidence.py"])
     missing = _missing(block, root)
     if missing:
         return Rerun(block["id"], Outcome.PENDING, [missing])
@@ -165,9 +163,7 @@ def _command(block: Block, scratch: Path, moved: dict[str, str]) -> tuple[list[s
     if out is None:
         words += ["--out", str(target)]
     else:
-        words = [
-            str(target) if word == out else word.replace(f"--out={out}", f"--out={target}") for word in words
-        ]
+        words = [str(target) if word == out else word.replace(f"--out={out}", f"--out={target}") for word in words]
         moved[out] = str(target)
     if Path(words[0]).name.startswith("python"):
         words[0] = sys.executable
@@ -178,9 +174,7 @@ def _command(block: Block, scratch: Path, moved: dict[str, str]) -> tuple[list[s
 def _environment(block: Block, root: Path) -> dict[str, str]:
     """This environment with the model and the engine that the block was recorded with."""
     environment = dict(os.environ)
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(root / "src"), os.environ.get("PYTHONPATH")])
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(root / "src"), os.environ.get("PYTHONPATH")]))
     if (block["engine"] or {}).get("kind") == "bundled":
         environment.pop("NANO_DIR", None)
     model = root / "models" / str((block["model"] or {}).get("name"))
@@ -193,9 +187,7 @@ def _judge(recorded: Block, now: Block) -> Rerun:
     for subject, key in (("model", "weights_sha256"), ("model", "config_sha256")):
         was, is_ = (recorded[subject] or {}).get(key), (now[subject] or {}).get(key)
         if was != is_:
-            return Rerun(
-                recorded["id"], Outcome.PENDING, [f"other {subject} here: {key} {is_}, recorded {was}"]
-            )
+            return Rerun(recorded["id"], Outcome.PENDING, [f"other {subject} here: {key} {is_}, recorded {was}"])
     lines = differences(recorded, now)
     return Rerun(recorded["id"], Outcome.DIFFERENT if lines else Outcome.SAME, lines)
 
