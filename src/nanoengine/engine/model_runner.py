@@ -4,14 +4,18 @@ One ModelRunner is one rank. Rank 0 prepares every step and samples; with tensor
 rank 0's inputs through shared memory and join the forward pass.
 """
 
+from contextlib import ExitStack
 from datetime import timedelta
+from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
+from time import monotonic, sleep
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
 
 from ..config import Config
-from ..errors import ConfigError
+from ..errors import ConfigError, RankError
 from ..layers.attention import Attention, choose_backend, make_backend
 from ..layers.parallel import TensorParallel
 from ..layers.sampler import keep_most_likely, sample
@@ -29,7 +33,17 @@ CPU_KV_BYTES = 2**30
 
 
 class ModelRunner:
-    def __init__(self, config: Config, rank: int = 0, events: list[Event] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        rank: int = 0,
+        events: list[Event] | None = None,
+        processes: list[BaseProcess] | None = None,
+        owned: ExitStack | None = None,
+    ) -> None:
+        """`processes` are the other ranks (rank 0 only); what this rank acquires is pushed onto `owned`."""
+        self.processes = processes or []
+        self.owned = owned or ExitStack()
         self.config = config
         self.rank = rank
         self.tp = TensorParallel(rank, config.tensor_parallel_size)
@@ -49,6 +63,7 @@ class ModelRunner:
         if self.tp.size > 1:
             self.join_group()
         self.model = self.build_model()
+        self.await_ranks("model loaded")
         self.step_buffer = StepBuffer(config, self.device)
         self.inputs = InputBuilder(config, self.step_buffer)
         self.warm_up()
@@ -61,21 +76,67 @@ class ModelRunner:
     # ---- setting up --------------------------------------------------------------------------------------
 
     def join_group(self) -> None:
+        """Meet the other ranks at this engine's own address, which rank 0 serves."""
         backend = "nccl" if self.config.device == "cuda" else "gloo"
         device_id = self.device if self.config.device == "cuda" else None
+        self.store = self.open_store()
+        self.await_ranks("process started")
         dist.init_process_group(
-            backend, self.config.dist_init_method, world_size=self.tp.size, rank=self.rank,
+            backend, store=self.store, world_size=self.tp.size, rank=self.rank,
             timeout=COLLECTIVE_TIMEOUT, device_id=device_id,
         )  # fmt: skip
+        self.owned.callback(self.leave_group)
+
+    def open_store(self) -> dist.Store:
+        """The key-value store of this engine's ranks; keys carry `shm_name`, so another engine's are not mixed in."""
+        address = urlsplit(self.config.dist_init_method)
+        if dist.is_initialized():
+            raise ConfigError("this process already runs a tensor-parallel engine; start another process for this one")
+        try:
+            store = dist.TCPStore(
+                str(address.hostname), int(address.port or 0), self.tp.size, is_master=self.rank == 0,
+                timeout=COLLECTIVE_TIMEOUT, wait_for_workers=False,
+            )  # fmt: skip
+        except dist.DistNetworkError as error:
+            raise RankError(
+                f"rank {self.rank} cannot use {self.config.dist_init_method}: {error}; "
+                "if another engine holds that port, give this one another dist_init_method"
+            ) from error
+        return dist.PrefixStore(self.config.shm_name, store)
+
+    def await_ranks(self, stage: str) -> None:
+        """Announce that this rank has reached `stage`; rank 0 waits for every rank, but never for a dead one."""
+        if self.tp.size == 1:
+            return
+        self.store.set(f"{stage}/{self.rank}", "reached")
+        deadline = monotonic() + COLLECTIVE_TIMEOUT.total_seconds()
+        for rank, process in enumerate(self.processes, 1):
+            while not self.store.check([f"{stage}/{rank}"]):
+                if not process.is_alive():
+                    raise RankError(
+                        f"rank {rank} ended with exit code {process.exitcode} before {stage!r}; its error is printed above"
+                    )
+                if monotonic() > deadline:
+                    raise RankError(f"rank {rank} did not reach {stage!r} in {COLLECTIVE_TIMEOUT.total_seconds():.0f} s")
+                sleep(0.02)
+
+    def leave_group(self) -> None:
+        if self.config.device == "cuda" and not all(process.is_alive() for process in self.processes):
+            dist.distributed_c10d._abort_process_group()  # leaving in order would wait for the rank that is gone
+        else:
+            dist.destroy_process_group()
 
     def open_channel(self, events: list[Event]) -> None:
         """Rank 0 makes the shared memory, then the others open it."""
         name, words = self.config.shm_name, len(self.step_buffer.host)
         if self.rank == 0:
             self.channel = RankChannel(name, words, events, create=True)
+            self.owned.callback(self.channel.close)
+            self.owned.callback(self.channel.publish_exit)  # called first: the stack unwinds from the newest
         dist.barrier()
         if self.rank > 0:
             self.channel = RankChannel(name, words, events, create=False)
+            self.owned.callback(self.channel.close)
 
     def build_model(self) -> Qwen3ForCausalLM:
         backend = make_backend(self.attention, scale=self.config.head_dim**-0.5)
@@ -116,7 +177,9 @@ class ModelRunner:
         """Reserve the pool and give every attention layer its slice; returns the number of blocks."""
         blocks = self.config.num_kvcache_blocks
         if blocks < 0:
-            blocks = self.tp.minimum(self.blocks_that_fit(), self.device)
+            blocks = self.blocks_that_fit()
+            self.await_ranks("KV pool sized")
+            blocks = self.tp.minimum(blocks, self.device)
         hf = self.config.hf_config
         shape = (2, hf.num_hidden_layers, blocks, self.block_size, self.config.num_kv_heads, self.config.head_dim)
         self.kv_cache = torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
@@ -219,19 +282,16 @@ class ModelRunner:
             self.run_model(self.step_buffer.device_inputs(header))
 
     def exit(self) -> None:
-        """Release this rank's graphs, shared memory and process group; a second call does nothing."""
-        if self.channel is not None:
-            if self.rank == 0:
-                self.channel.publish_exit()
-            dist.barrier()
-            self.channel.close()
-            self.channel = None
-            dist.destroy_process_group()
-        self.decode_graphs = DecodeGraphs()
+        """Release what this rank acquired, newest first, and nothing else; a second call does nothing."""
+        self.decode_graphs = DecodeGraphs()  # before the group: they hold its communicators
+        self.channel = None
+        self.owned.close()
 
 
 def run_rank(config: Config, rank: int, event: Event) -> None:
     """Entry point of the process that is rank `rank` > 0."""
-    runner = ModelRunner(config, rank, [event])
-    runner.follow()
-    runner.exit()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; rank 0 says when to end
+    with ExitStack() as owned:
+        runner = ModelRunner(config, rank, [event], owned=owned)
+        runner.follow()
+        runner.exit()
