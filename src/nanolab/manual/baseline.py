@@ -7,6 +7,7 @@ bundled source itself.
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import subprocess
 import tempfile
@@ -34,6 +35,7 @@ def baseline_tree(root: Path) -> Path:
     if not patches:
         return root
     tree = Path(tempfile.mkdtemp(prefix="nanolab-baseline-"))
+    atexit.register(shutil.rmtree, tree, ignore_errors=True)
     shutil.copytree(root / "src" / PACKAGE, tree / "src" / PACKAGE, ignore=shutil.ignore_patterns("__pycache__"))
     for patch in reversed(patches):
         _reverse(patch, tree / "src")

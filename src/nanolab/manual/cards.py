@@ -90,17 +90,19 @@ def _frame(block: Recorded | Missing, language: Language, parts: Sequence[str]) 
 
 
 def _head(block: Recorded | Missing, language: Language, name: str, chips: Sequence[str]) -> str:
+    meaning = text(language, f"verdict.{block.verdict}")
     return (
-        f'<header class="nl-block__head">{_verdict(block.verdict, language)}'
+        f'<header class="nl-block__head">{_verdict(block.verdict, meaning)}'
         f'<strong class="nl-block__title">{escape(name)}</strong>'
         f'<span class="nl-block__chips">{"".join(chips)}</span></header>'
     )
 
 
-def _verdict(verdict: str, language: Language) -> str:
+def _verdict(verdict: str, meaning: str = "") -> str:
+    small = f"<small> {escape(meaning)}</small>" if meaning else ""
     return (
         f'<span class="nl-verdict nl-verdict--{verdict.lower()}"><span aria-hidden="true">{_GLYPH[verdict]}</span>'
-        f" {verdict}<small> {escape(text(language, f'verdict.{verdict}'))}</small></span>"
+        f" {verdict}{small}</span>"
     )
 
 
@@ -120,7 +122,13 @@ def _table(named: Sequence[tuple[str, Any]], language: Language, *, labelled: bo
         head = escape(name) if labelled else f"<code>{escape(name)}</code>"
         rows.append(f'<tr><th scope="row">{head}</th><td>{_cell(value)}</td></tr>')
     header = f"<tr><th>{text(language, 'card.field')}</th><th>{text(language, 'card.value')}</th></tr>"
-    return f'<div class="nl-scroll"><table><thead>{header}</thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return _scrolling(header, "".join(rows))
+
+
+def _scrolling(head: str, rows: str) -> str:
+    """A table that scrolls inside its own frame on a narrow screen."""
+    table = f'<table class="nl-table"><thead>{head}</thead><tbody>{rows}</tbody></table>'
+    return f'<div class="nl-scroll">{table}</div>'
 
 
 def _cell(value: Any) -> str:
@@ -132,10 +140,10 @@ def _cell(value: Any) -> str:
             "<tr>" + "".join(f"<td>{_cell(row[c]) if c in row else ''}</td>" for c in columns) + "</tr>"
             for row in value
         )
-        return f'<table class="nl-inner"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return f'<table class="nl-table nl-inner"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     if isinstance(value, Mapping) and value:
         rows = "".join(f"<tr><th>{escape(str(k))}</th><td>{_cell(v)}</td></tr>" for k, v in value.items())
-        return f'<table class="nl-inner"><tbody>{rows}</tbody></table>'
+        return f'<table class="nl-table nl-inner"><tbody>{rows}</tbody></table>'
     return f"<code>{escape(_plain(value))}</code>"
 
 
@@ -216,8 +224,7 @@ def index(blocks: Sequence[Recorded | Missing], language: Language) -> str:
     count = escape(text(language, "index.count"))
     return (
         f'<div class="nl-index" data-count="{count}"><form class="nl-index__filters">{filters}'
-        f'<output class="nl-index__count"></output></form><div class="nl-scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div></div>"
+        f'<output class="nl-index__count"></output></form>{_scrolling(f"<tr>{head}</tr>", "".join(rows))}</div>'
     )
 
 
@@ -240,10 +247,10 @@ def _index_row(block: Recorded | Missing, language: Language) -> str:
     date = block.date if isinstance(block, Recorded) else "—"
     cells = [
         f"{escape(title(block, language))}<br><small><code>{escape(block.id)}</code></small>",
-        _verdict(block.verdict, language),
+        _verdict(block.verdict),
         escape(facet["type"]),
         escape(facet["device"]),
-        date,
+        f'<span class="nl-date">{date}</span>',
         escape(facet["stale"]),
     ]
     return (

@@ -51,7 +51,7 @@ class Section:
     line: int  # of the start marker, counted from 1
     body: str
     tier: Tier
-    reason: str = ""  # required for gpu and doc
+    reason: str = ""  # required for gpu and doc: "ZH | EN", or one text that is not shown to readers
     expect: int = 0  # exit code that means success
     needs: tuple[str, ...] = ()  # "no-model", or references FILE:SECTION that must have run before
     blocks: tuple[str, ...] = ()  # ids (or patterns with *) of the result blocks this section makes
@@ -63,6 +63,12 @@ class Section:
     @property
     def ref(self) -> str:
         return f"{self.file}:{self.name}"
+
+    @property
+    def reasons(self) -> tuple[str, str]:
+        """The reason in Chinese and in English; both empty when it was not written for readers."""
+        zh, bar, en = self.reason.partition("|")
+        return (zh.strip(), en.strip()) if bar else ("", "")
 
 
 @dataclass

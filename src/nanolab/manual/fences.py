@@ -124,7 +124,7 @@ class Fences:
         return cards.index(self.store.all(), self.language)
 
     def map(self, _options: dict[str, str], body: str) -> str:
-        """Cards that lead to pages, one a line: `PATH.md | title | sentence`; a page still to be written is named only."""
+        """Cards that lead to pages, one a line: `PATH.md | title | sentence`; an unwritten page is only named."""
         items = []
         for line in filter(str.strip, body.splitlines()):
             parts = [part.strip() for part in line.split("|")]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 
 from nanolab.manual.commands import COMMANDS_DIR, Section
-from nanolab.manual.texts import Language, text
+from nanolab.manual.texts import Language, admonition_title, text
 
 SHELL = frozenset({"bash", "sh", "shell", "console", "zsh"})
 CUSTOM = frozenset({"block", "source", "figure", "map", "evidence-index"})
@@ -21,6 +21,7 @@ _HEADING = re.compile(r"^(?P<hashes>#{1,6})[ \t]+(?P<title>.*?)[ \t]*(?:\{(?P<at
 _ID = re.compile(r"#([A-Za-z][\w.-]*)")
 _OPTIONS = re.compile(r'^(?:\s+[a-zA-Z][a-zA-Z0-9_]*="[^"]*")*\s*$')
 _OPTION = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="([^"]*)"')
+_UNTITLED = re.compile(r"^([ \t]*(?:!!!|\?\?\?\+?)[ \t]+)([a-z]+)[ \t]*$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*--8<--\s+"(?P<path>[^":]+)(?::(?P<section>[^"]+))?"\s*$')
 
 
@@ -176,6 +177,16 @@ def _stray_includes(page: PageText) -> Iterator[tuple[int, str]]:
                     yield fence.line, match["path"]
 
 
+def title_admonitions(markdown: str, language: Language) -> str:
+    """Give each untitled `!!! kind` or `??? kind` its title in the page's language."""
+
+    def titled(match: re.Match[str]) -> str:
+        title = admonition_title(language, match[2])
+        return f'{match[1]}{match[2]} "{title}"' if title else match[0]
+
+    return _UNTITLED.sub(titled, markdown)
+
+
 def mark_commands(markdown: str, sections: Sequence[Section], language: Language) -> str:
     """Give each command fence the tier of its section, so that the page can say where it runs."""
     known = {section.ref: section for section in sections}
@@ -184,7 +195,9 @@ def mark_commands(markdown: str, sections: Sequence[Section], language: Language
         section = known.get(fence.include) if fence.language in SHELL else None
         if section is None:
             continue
-        label = escape(text(language, f"tier.{section.tier}"))
+        label = text(language, f"tier.{section.tier}")
+        reason = section.reasons[language is Language.EN]
+        label = escape(f"{label} · {reason}" if reason else label)
         line = lines[fence.line - 1]
         mark = line[len(fence.indent) :].split(fence.header, 1)[0].strip()
         attributes = f'.bash .nl-cmd data-tier="{section.tier}" data-label="{label}" data-section="{section.ref}"'

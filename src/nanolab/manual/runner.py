@@ -1,9 +1,9 @@
 """Executes the manual's command sections in a scratch copy of the tree, in order, as a reader would.
 
 Contract: nothing outside the working directory is written; every section runs in its own bash with `-euo pipefail`,
-in the copy's root, with the same Python first on PATH and the copy's `src` first on PYTHONPATH; a section's processes are
-gone when it ends; its output is kept in `logs/`. The files that sections leave behind (runs/, engine/, models/)
-are what connects them, as in the manual.
+in the copy's root, with the same Python first on PATH and the copy's `src` first on PYTHONPATH; a section's
+processes are gone when it ends; its output is kept in `logs/`. The files that sections leave behind (runs/, engine/,
+models/) are what connects them, as in the manual.
 """
 
 from __future__ import annotations

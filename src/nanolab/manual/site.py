@@ -80,7 +80,8 @@ class Site:
         self.fences.page = PageState(page.file.src_uri)
         for problem in pages.lint(markdown):
             log.warning("%s: %s", page.file.src_uri, problem)
-        return pages.mark_commands(markdown, self.sections, self.language) + self._abbreviations()
+        markdown = pages.mark_commands(markdown, self.sections, self.language)
+        return pages.title_admonitions(markdown, self.language) + self._abbreviations()
 
     def _abbreviations(self) -> str:
         """Glossary terms with hover text, if the glossary provides them."""

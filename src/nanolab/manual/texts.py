@@ -16,9 +16,9 @@ class Language(StrEnum):
 
 _TEXTS: dict[str, tuple[str, str]] = {
     # result cards
-    "verdict.PASS": ("通过", "checked, all held"),
+    "verdict.PASS": ("通过", "every check held"),
     "verdict.COLLECTED": ("已采集", "recorded, nothing to accept"),
-    "verdict.FAIL": ("未通过", "an accepted value did not hold"),
+    "verdict.FAIL": ("未通过", "a check did not hold"),
     "verdict.REVIEW": ("待人工判断", "a person has to judge"),
     "verdict.PENDING": ("待运行", "not run yet"),
     "evidence.gpu": ("真实 GPU 运行", "real GPU run"),
@@ -72,9 +72,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "page.stale": ("{n} 个已过期", "{n} stale"),
     "page.none": ("本页的结果还没有记录", "No result of this page has been recorded yet"),
     # commands
-    "tier.cpu": ("CPU 可运行，由 CI 执行", "runs on CPU, executed by CI"),
+    "tier.cpu": ("CPU 上可运行，已由 CI 执行", "runs on CPU, executed by CI"),
     "tier.gpu": ("需要 GPU", "needs a GPU"),
-    "tier.doc": ("需要你的环境，CI 不执行", "needs your environment, not run by CI"),
+    "tier.doc": ("在你的环境里运行", "run in your own environment"),
     # excerpts and figures
     "excerpt.lines": ("第 {first}–{last} 行", "lines {first}–{last}"),
     "excerpt.line": ("第 {first} 行", "line {first}"),
@@ -82,6 +82,27 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "excerpt.patch": ("补丁", "patch"),
     "figure.label": ("图 {id}", "Figure {id}"),
 }
+
+
+# Titles of admonitions that an author leaves untitled.
+_ADMONITIONS = {
+    "note": "说明",
+    "info": "说明",
+    "tip": "提示",
+    "hint": "提示",
+    "question": "问题",
+    "warning": "注意",
+    "danger": "危险",
+    "failure": "卡住时",
+    "success": "验收",
+    "example": "例子",
+    "abstract": "小结",
+}
+
+
+def admonition_title(language: Language, kind: str) -> str:
+    """The title of an untitled admonition; empty where the theme's own English word is right."""
+    return _ADMONITIONS.get(kind, "") if language is Language.ZH else ""
 
 
 def text(language: Language, key: str, **values: object) -> str:
