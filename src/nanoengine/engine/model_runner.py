@@ -4,6 +4,7 @@ One ModelRunner is one rank. Rank 0 prepares every step and samples; with tensor
 rank 0's inputs through shared memory and join the forward pass.
 """
 
+import signal
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -129,6 +130,7 @@ class ModelRunner:
     def open_channel(self, events: list[Event]) -> None:
         """Rank 0 makes the shared memory, then the others open it."""
         name, words = self.config.shm_name, len(self.step_buffer.host)
+        self.await_ranks("ready to run")
         if self.rank == 0:
             self.channel = RankChannel(name, words, events, create=True)
             self.owned.callback(self.channel.close)
