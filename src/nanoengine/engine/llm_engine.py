@@ -5,7 +5,11 @@ add or abort requests there.
 """
 
 import atexit
+import json
+import os
+from contextlib import ExitStack
 from itertools import count
+from multiprocessing.process import BaseProcess
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -24,6 +28,19 @@ from .sequence import Sequence
 
 Prompt = str | list[int]
 Output = tuple[int, list[int]]  # request id, output token ids
+JOIN_SECONDS = 10.0
+
+
+def end_ranks(processes: list[BaseProcess]) -> None:
+    """Wait for every rank to end by itself; after JOIN_SECONDS ask it to (SIGTERM), then make it (SIGKILL)."""
+    for insist in (None, BaseProcess.terminate, BaseProcess.kill):
+        running = [process for process in processes if process.is_alive()]
+        deadline = perf_counter() + JOIN_SECONDS
+        for process in running:
+            if insist:
+                insist(process)
+        for process in running:
+            process.join(max(0.0, deadline - perf_counter()))
 
 
 class LLMEngine:
@@ -39,7 +56,15 @@ class LLMEngine:
         ]
         for process in self.processes:
             process.start()
-        self.model_runner = ModelRunner(config, 0, events)
+        self.owned = ExitStack()  # what rank 0 acquires; released newest first, also if it cannot start
+        self.owned.callback(end_ranks, self.processes)
+        try:
+            self.model_runner = ModelRunner(config, 0, events, self.processes, self.owned)
+        except BaseException:
+            for process in self.processes:
+                process.terminate()  # they wait for a rank 0 that will not come
+            self.owned.close()
+            raise
         self.config = config.replace(num_kvcache_blocks=self.model_runner.num_kvcache_blocks)
         self.scheduler = Scheduler(self.config)
         self.requests: dict[int, Sequence] = {}
@@ -55,8 +80,6 @@ class LLMEngine:
         atexit.unregister(self.exit)
         self.model_runner.exit()
         del self.model_runner  # weights and KV pool
-        for process in self.processes:
-            process.join()
         if self.config.device == "cuda":
             torch.cuda.empty_cache()
 
@@ -108,6 +131,8 @@ class LLMEngine:
         """Run one step: (outputs of requests that ended in it, +n prefill tokens or -n decode tokens)."""
         seqs, is_prefill = self.scheduler.schedule()
         num_tokens = sum(seq.num_scheduled_tokens for seq in seqs) if is_prefill else -len(seqs)
+        if seqs and os.environ.get("NANO_LAB_TRACE") == "1":
+            print_step(seqs, is_prefill)
         if seqs:
             token_ids = self.model_runner.run(seqs, is_prefill)
             self.scheduler.postprocess(seqs, token_ids, is_prefill)
@@ -146,3 +171,18 @@ class LLMEngine:
             {"text": self.tokenizer.decode(outputs[request_id]), "token_ids": outputs[request_id]}
             for request_id in request_ids
         ]
+
+
+def print_step(seqs: list[Sequence], is_prefill: bool) -> None:
+    """One JSON line before the model runs: the phase, and each sequence's total, cached and scheduled tokens."""
+    states = [
+        {
+            "seq_id": seq.seq_id,
+            "total": seq.num_tokens,
+            "cached": seq.num_cached_tokens,
+            "scheduled": seq.num_scheduled_tokens,
+        }
+        for seq in seqs
+    ]
+    phase = "prefill" if is_prefill else "decode"
+    print(json.dumps({"event": "engine_step", "phase": phase, "seqs": states}), flush=True)
