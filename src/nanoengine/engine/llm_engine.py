@@ -7,9 +7,7 @@ add or abort requests there.
 import atexit
 import json
 import os
-from contextlib import ExitStack
 from itertools import count
-from multiprocessing.process import BaseProcess
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -22,25 +20,12 @@ from transformers import AutoTokenizer
 from ..config import Config
 from ..errors import RequestError
 from ..sampling_params import SamplingParams
-from .model_runner import ModelRunner, run_rank
+from .model_runner import ModelRunner, owning, run_rank
 from .scheduler import Scheduler
 from .sequence import Sequence
 
 Prompt = str | list[int]
 Output = tuple[int, list[int]]  # request id, output token ids
-JOIN_SECONDS = 10.0
-
-
-def end_ranks(processes: list[BaseProcess]) -> None:
-    """Wait for every rank to end by itself; after JOIN_SECONDS ask it to (SIGTERM), then make it (SIGKILL)."""
-    for insist in (None, BaseProcess.terminate, BaseProcess.kill):
-        running = [process for process in processes if process.is_alive()]
-        deadline = perf_counter() + JOIN_SECONDS
-        for process in running:
-            if insist:
-                insist(process)
-        for process in running:
-            process.join(max(0.0, deadline - perf_counter()))
 
 
 class LLMEngine:
@@ -56,8 +41,7 @@ class LLMEngine:
         ]
         for process in self.processes:
             process.start()
-        self.owned = ExitStack()  # what rank 0 acquires; released newest first, also if it cannot start
-        self.owned.callback(end_ranks, self.processes)
+        self.owned = owning(self.processes)
         try:
             self.model_runner = ModelRunner(config, 0, events, self.processes, self.owned)
         except BaseException:
