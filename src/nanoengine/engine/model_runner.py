@@ -30,6 +30,7 @@ from .sequence import Sequence
 from .step_buffer import StepBuffer, StepHeader
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
+JOIN_SECONDS = 10.0
 CPU_KV_BYTES = 2**30
 
 
@@ -288,6 +289,25 @@ class ModelRunner:
         self.decode_graphs = DecodeGraphs()  # before the group: they hold its communicators
         self.channel = None
         self.owned.close()
+
+
+def owning(processes: list[BaseProcess]) -> ExitStack:
+    """What one engine acquires, released newest first and exactly once; its other ranks end last."""
+    owned = ExitStack()
+    owned.callback(end_ranks, processes)
+    return owned
+
+
+def end_ranks(processes: list[BaseProcess]) -> None:
+    """Wait for every rank to end by itself; after JOIN_SECONDS ask it to (SIGTERM), then make it (SIGKILL)."""
+    for insist in (None, BaseProcess.terminate, BaseProcess.kill):
+        deadline = monotonic() + JOIN_SECONDS
+        running = [process for process in processes if process.is_alive()]
+        for process in running:
+            if insist:
+                insist(process)
+        for process in running:
+            process.join(max(0.0, deadline - monotonic()))
 
 
 def run_rank(config: Config, rank: int, event: Event) -> None:
