@@ -20,7 +20,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: deque[Sequence] = deque()
         self.exhausted: list[Sequence] = []  # finished while scheduling: the pool can never hold them
-        self.balanced = getattr(config, "scheduling_policy", "prefill_first") == "balanced"
+        self.balanced = config.scheduling_policy == "balanced"
         self.last_was_prefill = False
 
     def is_finished(self) -> bool:
@@ -30,13 +30,15 @@ class Scheduler:
         self.waiting.append(seq)
 
     def schedule(self) -> tuple[list[Sequence], bool]:
-        """The next batch and whether it is a prefill step; an empty batch only if nothing can run."""
-        decode_preferred = self.balanced and self.last_was_prefill
-        seqs = self.select_decode() if decode_preferred else self.select_prefill()
-        is_prefill = not decode_preferred
+        """The next batch and whether it is a prefill step; an empty batch only if nothing can run.
+
+        prefill_first: a prefill step whenever one is possible. balanced: the phase that did not run last.
+        """
+        is_prefill = not (self.balanced and self.last_was_prefill)
+        seqs = self.select_prefill() if is_prefill else self.select_decode()
         if not seqs:  # the preferred phase has nothing to run, or no KV to run it in
-            seqs = self.select_prefill() if decode_preferred else self.select_decode()
-            is_prefill = decode_preferred
+            is_prefill = not is_prefill
+            seqs = self.select_prefill() if is_prefill else self.select_decode()
         self.last_was_prefill = is_prefill
         return seqs, is_prefill
 
@@ -79,7 +81,7 @@ class Scheduler:
                 seq.num_scheduled_tokens = 1
                 seqs.append(seq)
         if self.balanced:
-            self.running.extend(seqs)
+            self.running.extend(seqs)  # behind those that still wait for their turn
         else:
             self.running.extendleft(reversed(seqs))
         return seqs
