@@ -26,6 +26,7 @@ def replay(workload: dict[str, Any]) -> int:
             max_num_seqs=recorded["max_num_seqs"],
             max_num_batched_tokens=recorded["max_num_batched_tokens"],
             eos=(recorded["eos"],),
+            scheduling_policy="prefill_first",
             num_kvcache_blocks=recorded["num_blocks"],
             kvcache_block_size=recorded["block_size"],
         )
