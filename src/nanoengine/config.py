@@ -5,6 +5,7 @@ An option's choices stand beside its default, so that adding an option is adding
 
 import dataclasses
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,10 @@ class Config:
             raise ConfigError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}; it is a share of the card in (0, 1]"
             )
+        if not re.fullmatch(r"tcp://[^:/]+:\d+", self.dist_init_method):
+            raise ConfigError(f"dist_init_method is {self.dist_init_method!r}; it has the form tcp://127.0.0.1:2333")
+        if not re.fullmatch(r"[\w.-]+", self.shm_name):
+            raise ConfigError(f"shm_name is {self.shm_name!r}; it is a file name of letters, digits, '_', '.' and '-'")
 
     def _settle(self, hf_config: Any) -> "Config":
         """Replace every `auto` by what this machine and this model give."""
