@@ -1,0 +1,83 @@
+"""Sending a stream to a client that may leave, or stop reading, at any moment.
+
+A disconnect is learned from the connection's own message, not by polling. Every send has a timeout, because neither
+ASGI nor uvicorn has a write timeout. However it ends, `on_exit` runs once: that is where the request is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+__all__ = ["ClientGone", "EventResponse", "until_disconnect"]
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the answer was complete."""
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`; cancel it and raise ClientGone when the client disconnects first."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_disconnected(receive))
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventResponse(Response):
+    """Sends the chunks of an async generator as they come, one HTTP chunk each."""
+
+    def __init__(
+        self,
+        chunks: AsyncGenerator[bytes, None],
+        media_type: str,
+        *,
+        send_timeout_s: float,
+        on_stall: Callable[[], object],
+        on_exit: Callable[[], object],
+    ) -> None:
+        super().__init__(None, 200, {"cache-control": "no-cache", "x-accel-buffering": "no"}, media_type)
+        del self.headers["content-length"]
+        self._chunks = chunks
+        self._send_timeout_s = send_timeout_s
+        self._on_stall = on_stall
+        self._on_exit = on_exit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_disconnect(receive, self._pump(send))
+        except ClientGone:
+            pass
+        except TimeoutError:
+            # The client keeps the connection open and reads nothing. Leaving the body unfinished makes the server
+            # hang up, so a client that wakes later sees a broken answer, not a short one.
+            self._on_stall()
+        finally:
+            self._on_exit()
+
+    async def _pump(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with contextlib.aclosing(self._chunks) as chunks:
+            async for chunk in chunks:
+                async with asyncio.timeout(self._send_timeout_s):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
