@@ -5,6 +5,7 @@ rank 0's inputs through shared memory and join the forward pass.
 """
 
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -64,8 +65,10 @@ class ModelRunner:
             torch.cuda.set_device(self.device)
         if self.tp.size > 1:
             self.join_group()
+        self.backend = make_backend(self.attention, scale=config.head_dim**-0.5)
         self.model = self.build_model()
         self.await_ranks("model loaded")
+        self.fused_decode: Callable[[StepInputs], torch.Tensor] | None = None
         self.step_buffer = StepBuffer(config, self.device)
         self.inputs = InputBuilder(config, self.step_buffer)
         self.warm_up()
@@ -142,12 +145,11 @@ class ModelRunner:
             self.owned.callback(self.channel.close)
 
     def build_model(self) -> Qwen3ForCausalLM:
-        backend = make_backend(self.attention, scale=self.config.head_dim**-0.5)
         default_dtype = torch.get_default_dtype()
         torch.set_default_dtype(self.config.torch_dtype)
         try:
             with self.device:
-                model = Qwen3ForCausalLM(self.config, backend, self.tp).eval()
+                model = Qwen3ForCausalLM(self.config, self.backend, self.tp).eval()
         finally:
             torch.set_default_dtype(default_dtype)
         load_model(model, self.config.model)
@@ -189,6 +191,7 @@ class ModelRunner:
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         for layer, k_cache, v_cache in zip(layers, self.kv_cache[0], self.kv_cache[1], strict=True):
             layer.k_cache, layer.v_cache = k_cache, v_cache
+        self.backend.reserve(self.config.max_num_seqs, hf.num_attention_heads // self.tp.size, layers[0].k_cache)
         return blocks
 
     def blocks_that_fit(self) -> int:
@@ -212,6 +215,10 @@ class ModelRunner:
     @torch.inference_mode()
     def capture_graphs(self) -> None:
         """Capture a decode step for every graph size, largest first so that the others reuse its memory."""
+        if self.tp.size == 1:
+            from ..models.qwen3_decode import Qwen3FusedDecode  # needs triton, which a CPU host may lack
+
+            self.fused_decode = Qwen3FusedDecode(self.model, self.backend)
         self.graph_bs = graph_sizes(self.config.max_num_seqs)
         self.inputs.clear_decode()
         self.step_buffer.send(self.step_buffer.decode_layout.words)
@@ -253,7 +260,10 @@ class ModelRunner:
 
     def forward(self, inputs: StepInputs) -> StepOutput:
         """The whole step on the device: model, head, and the draw of one candidate per sequence."""
-        logits = self.model.compute_logits(self.model(inputs), inputs)
+        if self.fused_decode is not None and not inputs.is_prefill:
+            logits: torch.Tensor | None = self.fused_decode(inputs)
+        else:
+            logits = self.model.compute_logits(self.model(inputs), inputs)
         if logits is None:
             return StepOutput(None, None)
         positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions

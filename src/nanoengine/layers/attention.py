@@ -18,6 +18,9 @@ from ..utils.context import StepInputs
 class AttentionBackend(Protocol):
     """q [T, heads, head_dim]; k, v [T, kv_heads, head_dim]; the result has q's shape."""
 
+    def reserve(self, max_batch: int, num_heads: int, k_cache: torch.Tensor) -> None:
+        """Prepare for decode steps of up to `max_batch` sequences; called once, when the cache exists."""
+
     def store(
         self, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: StepInputs
     ) -> None: ...

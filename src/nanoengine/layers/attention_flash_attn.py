@@ -11,6 +11,9 @@ class FlashAttnBackend:
     def __init__(self, scale: float) -> None:
         self.scale = scale
 
+    def reserve(self, max_batch: int, num_heads: int, k_cache: torch.Tensor) -> None:
+        """Nothing to prepare."""
+
     def store(
         self, k: torch.Tensor, v: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: StepInputs
     ) -> None:

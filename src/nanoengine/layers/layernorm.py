@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from . import kernels
 from .linear import new_weight
 
 
@@ -20,5 +21,7 @@ class RMSNorm(nn.Module):
 
     def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Add the layer's output to the residual stream: returns (norm of the sum, the sum)."""
+        if x.is_cuda:
+            return kernels.add_rms_norm(x, residual, self.weight, self.eps)
         total = x if residual is None else x + residual
         return self(total), total

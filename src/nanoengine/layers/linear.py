@@ -67,4 +67,7 @@ class RowParallelLinear(nn.Module):
         fill(self.weight.data, self.tp.shard(weight, 1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.tp.all_reduce(F.linear(x, self.weight))
+        if self.tp.size == 1 or x.is_cuda:
+            return self.tp.all_reduce(F.linear(x, self.weight))
+        # On CPU the ranks' addends are rounded only after the sum, so that two ranks give the tokens of one.
+        return self.tp.all_reduce(F.linear(x.float(), self.weight.float())).to(x.dtype)

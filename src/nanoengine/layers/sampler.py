@@ -7,19 +7,17 @@ beside it and in whatever order steps run.
 
 import torch
 
-from .random import counter_uniform
+from . import kernels
+from .random import sample_gumbel
 
 
 def sample(
     logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
     """[N, vocab] logits -> [N] ids; temperature 0 takes the largest logit."""
-    logits = logits.float()
-    uniform = counter_uniform(seeds, positions, logits.shape[-1])
-    noise = -torch.log(-torch.log(uniform))
-    is_greedy = (temperatures == 0).unsqueeze(-1)
-    scaled = logits / temperatures.where(temperatures > 0, 1).unsqueeze(-1) + noise
-    return torch.where(is_greedy, logits, scaled).argmax(dim=-1)
+    if logits.is_cuda:
+        return kernels.sample(logits, temperatures, seeds, positions)
+    return sample_gumbel(logits, temperatures, seeds, positions)
 
 
 def keep_most_likely(

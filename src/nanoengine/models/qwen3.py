@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..config import Config, rope_parameters
+from ..layers import kernels
 from ..layers.activation import silu_and_mul
 from ..layers.attention import Attention, AttentionBackend
 from ..layers.embed_head import ParallelLMHead, VocabParallelEmbedding
@@ -25,6 +26,7 @@ class Qwen3Attention(nn.Module):
         super().__init__()
         hf, self.head_dim = config.hf_config, config.head_dim
         heads, kv_heads = hf.num_attention_heads, hf.num_key_value_heads
+        self.num_heads, self.num_kv_heads = tp.divide(heads, "query heads"), tp.divide(kv_heads, "KV heads")
         self.qkv_proj = QKVParallelLinear(hf.hidden_size, self.head_dim, heads, kv_heads, tp)
         self.q_norm = RMSNorm(self.head_dim, hf.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, hf.rms_norm_eps)
@@ -35,10 +37,23 @@ class Qwen3Attention(nn.Module):
     def forward(self, hidden: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]"""
         qkv = self.qkv_proj(hidden)  # [T, (heads + 2 * kv_heads) * head_dim]
-        q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in qkv.split(list(self.qkv_proj.parts.values()), dim=-1))
-        q = self.rotary(step.positions, self.q_norm(q))  # [T, heads, head_dim]
-        k = self.rotary(step.positions, self.k_norm(k))  # [T, kv_heads, head_dim]
+        if qkv.is_cuda:
+            q, k, v = self.norm_and_rotate(qkv, step)
+        else:
+            parts = qkv.split(list(self.qkv_proj.parts.values()), dim=-1)
+            q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in parts)  # [T, heads or kv_heads, head_dim]
+            q = self.rotary(step.positions, self.q_norm(q))
+            k = self.rotary(step.positions, self.k_norm(k))
         return self.o_proj(self.attn(q, k, v, step).flatten(1))
+
+    def norm_and_rotate(self, qkv: torch.Tensor, step: StepInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The CPU path's four operations in one kernel; the attention layer stores K and V, as there."""
+        q, k, v = kernels.qk_norm_rope_store(
+            qkv, self.q_norm.weight, self.k_norm.weight, self.q_norm.eps, self.rotary.cos_sin, step.positions,
+            None, None, None, self.num_heads, self.num_kv_heads, self.head_dim,
+        )  # fmt: skip
+        assert k is not None
+        return q, k, v
 
 
 class Qwen3MLP(nn.Module):

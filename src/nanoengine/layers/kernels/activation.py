@@ -38,6 +38,11 @@ def silu_and_mul(gate_up: torch.Tensor, *, pdl: bool = False) -> torch.Tensor:
     out = torch.empty(n, width, dtype=gate_up.dtype, device=gate_up.device)
     if n:
         _silu_and_mul_kernel[(n, -(-width // BLOCK))](
-            gate_up, out, gate_up.stride(0), WIDTH=width, BLOCK=BLOCK, PDL=pdl, **launch_options(pdl, num_warps=4)
+            gate_up,
+            out,
+            gate_up.stride(0),
+            WIDTH=width,
+            BLOCK=BLOCK,
+            **launch_options(pdl, gate_up.device, num_warps=4),
         )
     return out

@@ -260,8 +260,7 @@ def merge_splits(
             SPLITS_PAD=power_of_two(splits),
             BLOCK_N=tunables.block_n,
             MIN_CHUNK=tunables.min_chunk,
-            PDL=pdl,
-            **launch_options(pdl, num_warps=1 if splits <= 8 else 4),
+            **launch_options(pdl, context_lens.device, num_warps=1 if splits <= 8 else 4),
         )
     return out
 
@@ -324,7 +323,6 @@ def paged_decode_attention(
         SPLITS=splits,
         BLOCK_N=tunables.block_n,
         MIN_CHUNK=tunables.min_chunk,
-        PDL=pdl,
-        **launch_options(pdl, tunables.num_warps, tunables.num_stages),
+        **launch_options(pdl, context_lens.device, tunables.num_warps, tunables.num_stages),
     )
     return merge_splits(workspace, context_lens, out, num_kv_heads, pdl=pdl)

@@ -10,6 +10,7 @@ kernel may start early, do work that depends on nothing (load weights), and then
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,17 +29,18 @@ def wait_for_inputs(PDL: tl.constexpr):
         gdc_wait()
 
 
-def launch_options(pdl: bool, num_warps: int, num_stages: int = 3) -> dict[str, Any]:
-    """Keyword arguments of a launch. `launch_pdl` is only named when used: older Tritons do not know it."""
-    options: dict[str, Any] = {"num_warps": num_warps, "num_stages": num_stages}
-    if pdl:
-        options["launch_pdl"] = True
-    return options
-
-
+@lru_cache
 def supports_pdl(device: torch.device) -> bool:
-    """True when kernels may be launched with `pdl=True` on this device (compute capability 9.0 or newer)."""
+    """True when kernels may be launched dependently on this device: compute capability 9.0 or newer."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def launch_options(pdl: bool, device: torch.device, num_warps: int, num_stages: int = 3) -> dict[str, Any]:
+    """Keyword arguments every launch ends with. A caller asks for `pdl`; a device that cannot ignores it."""
+    options: dict[str, Any] = {"PDL": False, "num_warps": num_warps, "num_stages": num_stages}
+    if pdl and supports_pdl(device):
+        options |= {"PDL": True, "launch_pdl": True}
+    return options
 
 
 def power_of_two(value: int) -> int:

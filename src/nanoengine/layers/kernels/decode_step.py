@@ -162,7 +162,6 @@ def rope_store_attend(
             SPLITS=splits,
             BLOCK_N=tunables.block_n,
             MIN_CHUNK=tunables.min_chunk,
-            PDL=pdl,
-            **launch_options(pdl, tunables.num_warps, tunables.num_stages),
+            **launch_options(pdl, qkv.device, tunables.num_warps, tunables.num_stages),
         )
     return out

@@ -65,6 +65,5 @@ def store_kv(
         v.stride(0),
         WIDTH=width,
         BLOCK=power_of_two(width),
-        PDL=pdl,
-        **launch_options(pdl, num_warps=4),
+        **launch_options(pdl, k.device, num_warps=4),
     )

@@ -68,7 +68,6 @@ def add_rms_norm(
             WIDTH=width,
             BLOCK=power_of_two(width),
             ADD=residual is not None,
-            PDL=pdl,
-            **launch_options(pdl, num_warps=4 if width <= 2048 else 8),
+            **launch_options(pdl, x.device, num_warps=4 if width <= 2048 else 8),
         )
     return out, summed

@@ -135,7 +135,6 @@ def qk_norm_rope_store(
             G_PAD=power_of_two(num_heads // num_kv_heads),
             STORE=store,
             KEEP_K=keep_k,
-            PDL=pdl,
-            **launch_options(pdl, num_warps=1),
+            **launch_options(pdl, qkv.device, num_warps=1),
         )
     return q, k, v

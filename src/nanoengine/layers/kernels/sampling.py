@@ -115,10 +115,14 @@ def sample(
             logits.stride(0),
             vocabulary,
             BLOCK=BLOCK,
-            PDL=pdl,
-            **launch_options(pdl, num_warps=4),
+            **launch_options(pdl, logits.device, num_warps=4),
         )
         _best_of_row_kernel[(n,)](
-            best, index, tokens, blocks, BLOCKS_PAD=power_of_two(blocks), PDL=pdl, **launch_options(pdl, num_warps=1)
+            best,
+            index,
+            tokens,
+            blocks,
+            BLOCKS_PAD=power_of_two(blocks),
+            **launch_options(pdl, logits.device, num_warps=1),
         )
     return tokens

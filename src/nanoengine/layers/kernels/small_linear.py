@@ -253,8 +253,7 @@ def _gemv(
         SPLITS=splits,
         KEYS=decode.block_n if decode else 1,
         MIN_CHUNK=decode.min_chunk if decode else 1,
-        PDL=pdl,
-        **launch_options(pdl, tunables.gemv_warps),
+        **launch_options(pdl, x.device, tunables.gemv_warps),
     )
     return y
 
@@ -286,8 +285,7 @@ def _skinny(
         WARPS=tunables.skinny_warps,
         SILU=silu,
         RESIDUAL=residual is not None,
-        PDL=pdl,
-        **launch_options(pdl, tunables.skinny_warps, tunables.skinny_stages),
+        **launch_options(pdl, x.device, tunables.skinny_warps, tunables.skinny_stages),
     )
     return y
 
