@@ -5,7 +5,7 @@ rank 0's inputs through shared memory and join the forward pass.
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from ..config import Config
 from ..errors import ConfigError, RankError
@@ -41,11 +42,11 @@ class ModelRunner:
         config: Config,
         rank: int = 0,
         events: list[Event] | None = None,
-        processes: list[BaseProcess] | None = None,
+        processes: Iterable[BaseProcess] = (),
         owned: ExitStack | None = None,
     ) -> None:
         """`processes` are the other ranks (rank 0 only); what this rank acquires is pushed onto `owned`."""
-        self.processes = processes or []
+        self.processes = list(processes)
         self.owned = owned or ExitStack()
         self.config = config
         self.rank = rank
@@ -92,13 +93,13 @@ class ModelRunner:
         )  # fmt: skip
         self.owned.callback(self.leave_group)
 
-    def open_store(self) -> dist.Store:
-        """The key-value store of this engine's ranks; keys carry `shm_name`, so another engine's are not mixed in."""
+    def open_store(self) -> PrefixStore:
+        """Where this engine's ranks meet; keys carry `shm_name`, so they are never mixed with another engine's."""
         address = urlsplit(self.config.dist_init_method)
         if dist.is_initialized():
             raise ConfigError("this process already runs a tensor-parallel engine; start another process for this one")
         try:
-            store = dist.TCPStore(
+            store = TCPStore(
                 str(address.hostname), int(address.port or 0), self.tp.size, is_master=self.rank == 0,
                 timeout=COLLECTIVE_TIMEOUT, wait_for_workers=False,
             )  # fmt: skip
@@ -107,7 +108,7 @@ class ModelRunner:
                 f"rank {self.rank} cannot use {self.config.dist_init_method}: {error}; "
                 "if another engine holds that port, give this one another dist_init_method"
             ) from error
-        return dist.PrefixStore(self.config.shm_name, store)
+        return PrefixStore(self.config.shm_name, store)
 
     def await_ranks(self, stage: str) -> None:
         """Announce that this rank has reached `stage`; rank 0 waits for every rank, but never for a dead one."""
@@ -119,10 +120,10 @@ class ModelRunner:
             while not self.store.check([f"{stage}/{rank}"]):
                 if not process.is_alive():
                     raise RankError(
-                        f"rank {rank} ended with exit code {process.exitcode} before {stage!r}; its error is printed above"
+                        f"rank {rank} ended with exit code {process.exitcode} before {stage!r}; its own error is above"
                     )
                 if monotonic() > deadline:
-                    raise RankError(f"rank {rank} did not reach {stage!r} in {COLLECTIVE_TIMEOUT.total_seconds():.0f} s")
+                    raise RankError(f"rank {rank} did not reach {stage!r} within {COLLECTIVE_TIMEOUT.seconds} s")
                 sleep(0.02)
 
     def leave_group(self) -> None:
@@ -301,10 +302,10 @@ class ModelRunner:
         self.owned.close()
 
 
-def owning(processes: list[BaseProcess]) -> ExitStack:
+def owning(processes: Iterable[BaseProcess]) -> ExitStack:
     """What one engine acquires, released newest first and exactly once; its other ranks end last."""
     owned = ExitStack()
-    owned.callback(end_ranks, processes)
+    owned.callback(end_ranks, list(processes))
     return owned
 
 
