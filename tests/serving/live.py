@@ -34,6 +34,10 @@ class Live:
         async with self.http.post(self.url + path, data=data) as response:
             return response.status, msgspec.json.decode(await response.read())
 
+    async def post_raw(self, path: str, data: bytes) -> tuple[int, bytes]:
+        async with self.http.post(self.url + path, data=data) as response:
+            return response.status, await response.read()
+
     async def get(self, path: str) -> tuple[int, Any]:
         async with self.http.get(self.url + path) as response:
             return response.status, msgspec.json.decode(await response.read())

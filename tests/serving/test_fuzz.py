@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from nanolab.serving import WorkerLimits
-from nanolab.serving.simulated import SimulatedConfig, simulated_tokens
+from nanolab.serving.simulated import SimulatedHooks, simulated_tokens
 
-from .helpers import WAIT_S, check_lives
+from .helpers import WAIT_S, Gate, check_lives
 from .live import Live, live_server
 
 CASES = 2000
@@ -64,21 +63,24 @@ def malformed(rng: Random) -> tuple[str, bytes]:
 
 
 def test_malformed_bodies_cost_a_concurrent_request_nothing() -> None:
+    """The request beside advances ten steps for every fifty bodies, so the fuzz falls on all of its life."""
     rng = Random(20)
     cases = [malformed(rng) for _ in range(CASES)]
     prompt = list(b"the request beside")
+    gate = Gate()
 
     async def main() -> None:
-        config = SimulatedConfig(max_model_len=4096, step_seconds=0.002)
-        async with live_server(config=config, limits=WorkerLimits(stream_capacity=8192)) as live:
-            beside = asyncio.create_task(live.generate(request_id="beside", prompt_token_ids=prompt, max_tokens=3000))
+        async with live_server(hooks=SimulatedHooks(before_step=gate.hook)) as live:
+            beside = asyncio.create_task(live.generate(request_id="beside", prompt_token_ids=prompt, max_tokens=500))
             for start in range(0, CASES, 50):
+                for _ in range(10):
+                    gate.release()
                 await asyncio.gather(*(refused(live, *case) for case in cases[start : start + 50]))
-            running = not beside.done()
+            assert not beside.done()
+            gate.open()
             lines = await beside
-        assert running, "the request beside ended before the fuzz did: make it longer"
         tokens = [line["token"] for line in lines if line["event"] == "token"]
-        assert tokens == simulated_tokens(prompt, 3000)
+        assert tokens == simulated_tokens(prompt, 500)
         assert {event.request_id for event in live.events} - {None} == {"beside"}
         check_lives(live.events)
 
@@ -98,8 +100,7 @@ def test_the_bodies_the_fuzz_starts_from_are_valid(path: str) -> None:
 
     async def main() -> None:
         async with live_server() as live:
-            async with live.http.post(live.url + path, data=json.dumps(VALID[path]).encode()) as response:
-                assert response.status == 200
+            assert (await live.post_raw(path, json.dumps(VALID[path]).encode()))[0] == 200
 
     asyncio.run(main())
 

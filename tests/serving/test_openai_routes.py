@@ -89,7 +89,7 @@ def test_the_first_message_is_the_first_token_and_carries_the_role() -> None:
                 first = (await response.content.readuntil(b"\n\n")).decode()
                 gate.open()
                 rest = (await response.content.read()).decode()
-        assert '"delta":{"role":"assistant","content":"%s"}' % CHAT[0] in first
+        assert f'"delta":{{"role":"assistant","content":"{CHAT[0]}"}}' in first
         second, done, end = rest.split("\n\n")
         assert '"role"' not in second
         assert '"finish_reason":"length"' in second

@@ -217,18 +217,19 @@ def test_queue_places_are_reserved_atomically() -> None:
         gate.arrived()
         barrier = threading.Barrier(32)
 
-        def submit(index: int) -> bool:
+        def submit(index: int) -> str:
             barrier.wait(WAIT_S)
             try:
                 rig.worker.submit(request(f"racer{index}", max_tokens=2))
             except QueueFull as refusal:
-                assert "5 of 5" in str(refusal)
-                return False
-            return True
+                return str(refusal)
+            return "accepted"
 
         with ThreadPoolExecutor(32) as pool:
-            accepted = list(pool.map(submit, range(32)))
+            answers = list(pool.map(submit, range(32)))
+        accepted = [answer == "accepted" for answer in answers]
         assert sum(accepted) == 5
+        assert set(answers) == {"accepted", "the queue holds 5 of 5 requests; try again later"}
         gate.open()
     ends = [rig.end(f"racer{index}") for index in range(32)]
     for index, end in enumerate(ends):

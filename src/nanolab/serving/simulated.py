@@ -193,18 +193,25 @@ class SimulatedEngine:
         return batch
 
     def _make_room(self, sequence: SimulatedSequence) -> bool:
-        """Preempt the newest runners until `sequence` has its next block; alone in the pool, it ends."""
+        """Preempt the newest runners until `sequence` has its next block; False if it had to go itself."""
         while not self._give_blocks(sequence, sequence.num_tokens):
             if self._running:
-                victim = self._running.pop()
-                self._take_blocks(victim)
-                victim.num_cached_tokens = 0
-                self._waiting.appendleft(victim)
-            else:
+                self._preempt(self._running.pop())
+            elif self._blocks_for(sequence.num_tokens) > self.num_blocks:
                 self._end(sequence, "kv_exhausted")
                 self._ended.append(sequence)
                 return False
+            else:
+                self._preempt(sequence)
+                return False
         return True
+
+    def _preempt(self, sequence: SimulatedSequence) -> None:
+        """Give the blocks back and wait to be prefilled again, behind a half-prefilled head, which holds blocks."""
+        self._take_blocks(sequence)
+        sequence.num_cached_tokens = 0
+        behind_head = bool(self._waiting and self._waiting[0].block_table)
+        self._waiting.insert(1 if behind_head else 0, sequence)
 
     def _accept(self, sequence: SimulatedSequence, record: SimulatedStep) -> None:
         sequence.num_cached_tokens += sequence.num_scheduled_tokens
