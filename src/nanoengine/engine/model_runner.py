@@ -127,8 +127,8 @@ class ModelRunner:
                 sleep(0.02)
 
     def leave_group(self) -> None:
-        if self.config.device == "cuda" and not all(process.is_alive() for process in self.processes):
-            dist.distributed_c10d._abort_process_group()  # leaving in order would wait for the rank that is gone
+        if self.config.device == "cuda" and any(process.exitcode for process in self.processes):
+            dist.distributed_c10d._abort_process_group()  # leaving in order would wait for the rank that failed
         else:
             dist.destroy_process_group()
 
