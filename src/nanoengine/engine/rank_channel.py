@@ -26,7 +26,7 @@ class RankChannel:
         except FileExistsError as error:
             raise ConfigError(
                 f"shared memory {name!r} exists: another engine uses the name, or one was killed; "
-                f"stop that engine, give this one another shm_name, or remove /dev/shm/{name}"
+                f"stop that engine, start this one under another name, or remove /dev/shm/{name}"
             ) from error
         self._words: Int32Array = np.ndarray(size // 4, np.int32, self._memory.buf)
         self._events = events
