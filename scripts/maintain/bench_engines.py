@@ -21,7 +21,7 @@ import click
 from nanolab import cli, sources
 from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import Recording, describe_device
-from nanolab.models import describe_model
+
 from nanolab.verdicts import EvidenceType, Verdict
 
 MARK = "RESULT "
@@ -157,6 +157,8 @@ def main(
     graph, eager = [n for n in names if not table[n]["eager"]], [n for n in names if table[n]["eager"]]
     title = {"title_en": "Throughput beside upstream", "title_zh": "与上游引擎的吞吐对比"}
     with Recording(out.stem if out else "bench-engines", out=out, **title) as rec:
+        from nanolab.models import describe_model
+
         rec.engine, rec.model = sources.resolve(source).describe(), describe_model(model)
         rec.device, bandwidth = describe_device("cuda"), copy_bandwidth()
         config = json.loads((model / "config.json").read_text("utf-8"))

@@ -5,6 +5,7 @@ add or abort requests there.
 """
 
 import atexit
+import gc
 import json
 import os
 from itertools import count
@@ -64,6 +65,7 @@ class LLMEngine:
         atexit.unregister(self.exit)
         self.model_runner.exit()
         del self.model_runner  # weights and KV pool
+        gc.collect()  # modules and captured graphs refer to each other; only then can the device memory go back
         if self.config.device == "cuda":
             torch.cuda.empty_cache()
 

@@ -33,7 +33,7 @@ class LinearTunables:
     skinny_block_n: int = 16  # weight rows a program (8 where N is small)
     skinny_block_k: int = 128  # K columns a warp takes at a time
     skinny_warps: int = 4
-    skinny_stages: int = 4
+    skinny_stages: int = 4  # one fewer for gate_up_silu, which streams two matrices
 
 
 DEFAULT_TUNABLES = LinearTunables()
@@ -125,10 +125,9 @@ def _gemv_kernel(
         if PROLOGUE == NORM:
             x = _normed_row(x_ptr + b * x_stride, norm_weight, cols, column_inside, eps, K)
         elif PROLOGUE == MERGE:
-            H: tl.constexpr = K // D
-            x = _merged_row(
-                part_ptr + b * H * SPLITS * D,
-                lse_ptr + b * H * SPLITS,
+            x = _merged_row(  # K = heads * D, so a row has K * SPLITS partial values and K // D * SPLITS sums
+                part_ptr + b * K * SPLITS,
+                lse_ptr + b * (K // D) * SPLITS,
                 tl.load(length_ptr + b),
                 cols,
                 column_inside,
@@ -285,7 +284,7 @@ def _skinny(
         WARPS=tunables.skinny_warps,
         SILU=silu,
         RESIDUAL=residual is not None,
-        **launch_options(pdl, x.device, tunables.skinny_warps, tunables.skinny_stages),
+        **launch_options(pdl, x.device, tunables.skinny_warps, tunables.skinny_stages - silu),
     )
     return y
 

@@ -1,0 +1,77 @@
+# The developer's interface; CI calls the same targets. `make lab` and `make test` need only Python 3.11 and make.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+export PYTHONUNBUFFERED := 1
+export NO_MKDOCS_2_WARNING := 1
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: lab test venv browser lint types site parity figures patches sums commands unit evidence clean help
+
+help:
+	@echo "make lab    set up, run the CPU labs on the real engine, build the manual, print its address"
+	@echo "make test   every check: lint, types, site, languages, commands of the manual, tests"
+
+# ---- setting up -------------------------------------------------------------------------------------------
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: requirements-cpu.txt requirements-dev.txt pyproject.toml
+	@echo "== virtual environment with pinned requirements (the first time takes minutes)"
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --progress-bar on -q -r requirements-dev.txt
+	$(PY) -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e . || \
+	  $(PY) -m pip install --disable-pip-version-check -q --no-deps -e .
+	@touch $@
+
+# Chromium looks at the built pages; it comes from Debian's packages.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+	  echo "== Chromium for the page tests"; \
+	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver fonts-noto-cjk >/dev/null; }
+
+# ---- the main job -----------------------------------------------------------------------------------------
+
+lab: venv
+	$(PY) scripts/maintain/lab.py
+
+site: venv
+	$(VENV)/bin/mkdocs build --strict -f mkdocs.yml
+	$(VENV)/bin/mkdocs build --strict -f mkdocs.en.yml
+
+# ---- checks -----------------------------------------------------------------------------------------------
+
+lint: venv
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+types: venv
+	$(VENV)/bin/mypy
+
+parity: venv
+	$(PY) scripts/maintain/parity.py check
+
+figures: venv
+	$(PY) scripts/maintain/figures.py check
+
+patches: venv
+	$(PY) scripts/maintain/patches.py check
+
+commands: venv
+	$(PY) scripts/maintain/commands.py run --tier cpu
+
+evidence: venv
+	$(PY) scripts/maintain/evidence.py verify
+
+sums: venv
+	$(PY) scripts/maintain/bundle.py sums --check
+
+unit: venv browser
+	$(PY) -m pytest
+
+test: venv browser lint types patches figures site parity commands sums unit
+
+clean:
+	rm -rf site build dist .cache .mypy_cache .ruff_cache .pytest_cache
