@@ -19,6 +19,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 pytestmark = pytest.mark.browser
 
+AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
 LESSON = "ch5/5-2-requests-and-kv.html"
 PAGES = ("index.html", LESSON, "evidence.html", "notebooks/attention-and-cache.html")
 ALL_PAGES = (*PAGES, *(f"en/{page}" for page in PAGES))
@@ -200,6 +201,23 @@ def test_a_phone_needs_no_sideways_scrolling(browser: Chrome, site: str, page: s
     """
     assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
     assert browser.execute_script(wide) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_axe_finds_nothing_serious(browser: Chrome, site: str, page: str, scheme: str) -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+    browser.get(f"{site}/{page}")
+    browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
+    browser.execute_script(AXE.read_text(encoding="utf-8"))
+    run = """
+      const done = arguments[0];
+      const brief = v => `${v.impact} ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 120)).join(' | ')}`;
+      const grave = v => ['serious', 'critical'].includes(v.impact);
+      axe.run(document).then(r => done(r.violations.filter(grave).map(brief)));
+    """
+    assert browser.execute_async_script(run) == []
 
 
 def test_tabs_are_remembered_across_pages_and_languages(browser: Chrome, site: str) -> None:

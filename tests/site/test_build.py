@@ -13,6 +13,8 @@ from conftest import Lab, fill_gallery, make_lab
 
 from nanolab.evidence import repo_root
 
+pytestmark = pytest.mark.slow
+
 PAGE = "# Page {#page}\n\n"
 REMOTE = re.compile(r"""(?:src|href)=["']?(?:https?:)?//|@import|url\(["']?https?:|import\(["']https?:""")
 
@@ -124,8 +126,9 @@ def test_notebooks_ran(gallery: Lab) -> None:
     assert re.search(r"<pre>42\s*</pre>", html)
 
 
-def test_vendored_files_are_those_of_their_packages() -> None:
-    vendor = repo_root() / "docs" / "shared" / "vendor"
+@pytest.mark.parametrize("folder", ["docs/shared/vendor", "tests/site/vendor"])
+def test_vendored_files_are_those_of_their_packages(folder: str) -> None:
+    vendor = repo_root() / folder
     packages = json.loads((vendor / "MANIFEST.json").read_text())["packages"]
     recorded = set()
     for package in packages:

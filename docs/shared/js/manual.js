@@ -54,9 +54,16 @@
 
   /* What overflows must be reachable with the keyboard. */
   function focusScrollers() {
-    document.querySelectorAll(".nl-scroll, .md-typeset__scrollwrap, div.arithmatex").forEach(function (element) {
-      if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+    var observer = new ResizeObserver(function (entries) {
+      entries.forEach(function (entry) {
+        var element = entry.target;
+        if (element.scrollWidth > element.clientWidth) element.tabIndex = 0;
+        else element.removeAttribute("tabindex");
+      });
     });
+    document
+      .querySelectorAll(".nl-scroll, .md-typeset__scrollwrap, div.arithmatex, .md-typeset pre > code, .jp-OutputArea-output")
+      .forEach(function (element) { observer.observe(element); });
   }
 
   /* Paper cannot open a collapsed answer. */

@@ -84,8 +84,8 @@ def error_card(language: Language, why: str) -> str:
 def _frame(block: Recorded | Missing, language: Language, parts: Sequence[str]) -> str:
     label = f"{text(language, 'card.region')}: {block.id}"
     return (
-        f'<section class="nl-block nl-block--{block.verdict.lower()}" data-block="{escape(block.id)}" '
-        f'aria-label="{escape(label)}">' + "".join(parts) + "</section>"
+        f'<div class="nl-block nl-block--{block.verdict.lower()}" data-block="{escape(block.id)}" role="group" '
+        f'aria-label="{escape(label)}">' + "".join(parts) + "</div>"
     )
 
 

@@ -28,6 +28,7 @@ log = get_plugin_logger("manual")
 SHARED_DIR = "docs/shared"
 ASSETS = "assets/manual"
 
+_SEARCH_DIALOG = '<div class="md-search" data-md-component="search" role="dialog"'
 _SEARCH_BUTTON = '<label class="md-header__button md-icon" for="__search">'
 _REMOTE_LOADERS = (
     # mkdocs-jupyter: a MathJax loader (0.27) or a module script importing mermaid (0.26), in every notebook page
@@ -147,8 +148,11 @@ class Site:
             f'<a class="nl-lang" href="{escape(page.meta["nl_twin"])}" hreflang="{twin["language"]}" '
             f'lang="{twin["language"]}" title="{escape(twin["title"])}">{escape(twin["label"])}</a>'
         )
-        if _SEARCH_BUTTON not in output:
-            log.warning("%s: the theme's header has changed; no place for the language switch", page.file.src_uri)
+        for wanted in (_SEARCH_BUTTON, _SEARCH_DIALOG):
+            if wanted not in output:
+                log.warning("%s: the theme's header has changed; it lacks %s", page.file.src_uri, wanted)
+        named = f'{_SEARCH_DIALOG} aria-label="{text(self.language, "page.search")}"'  # the theme leaves it nameless
+        output = output.replace(_SEARCH_DIALOG, named, 1)
         return output.replace(_SEARCH_BUTTON, link + _SEARCH_BUTTON, 1)
 
 
