@@ -15,8 +15,11 @@ class InputBuilder:
     def __init__(self, config: Config, buffer: StepBuffer) -> None:
         self.block_size = config.kvcache_block_size
         self.buffer = buffer
-        self._decode_batch: list[Sequence] = []  # whose rows the staged block tables hold
-        self._decode_blocks: Int32Array = np.zeros(0, np.int32)  # and how many blocks each row shows
+        layout = buffer.decode_layout
+        self.rows = {name: buffer.host_field(layout, name) for name in layout.ranges}  # of a decode step
+        self.tables = self.rows["block_tables"].reshape(layout.rows, layout.width)
+        self._batch: list[Sequence] = []  # whose block tables and sampling options the rows hold
+        self._num_blocks: Int32Array = np.zeros(0, np.int32)  # blocks each row shows
 
     def slots(self, block_table: list[int], positions: Int32Array) -> Int32Array:
         """slot = block_table[position // block_size] * block_size + position % block_size"""
@@ -31,75 +34,65 @@ class InputBuilder:
         has_history = any(starts)
         width = max(len(seq.block_table) for seq in seqs) if has_history else 0
         layout = Layout(sum(lens_q), len(seqs), width)
-        fill = self._filler(layout)
+        self.buffer.wait_until_writable()
+        field = {name: self.buffer.host_field(layout, name) for name in layout.ranges}
         spans = [np.arange(start, end, dtype=np.int32) for start, end in zip(starts, lens_k, strict=True)]
-        fill("input_ids", np.concatenate([seq.token_ids[s:e] for seq, s, e in zip(seqs, starts, lens_k, strict=True)]))
-        fill("positions", np.concatenate(spans))
-        fill(
-            "slot_mapping", np.concatenate([self.slots(seq.block_table, p) for seq, p in zip(seqs, spans, strict=True)])
-        )
-        fill("context_lens", lens_k)
-        fill("cu_seqlens_q", np.cumsum([0, *lens_q]))
-        fill("cu_seqlens_k", np.cumsum([0, *lens_k]))
+        tokens = [seq.token_ids[start:end] for seq, start, end in zip(seqs, starts, lens_k, strict=True)]
+        slots = [self.slots(seq.block_table, positions) for seq, positions in zip(seqs, spans, strict=True)]
+        field["input_ids"][:] = np.concatenate(tokens)
+        field["positions"][:] = np.concatenate(spans)
+        field["slot_mapping"][:] = np.concatenate(slots)
+        field["context_lens"][:] = lens_k
+        field["cu_seqlens_q"][:] = np.cumsum([0, *lens_q])
+        field["cu_seqlens_k"][:] = np.cumsum([0, *lens_k])
         self._fill_sampling(layout, seqs)
-        tables = self.buffer.host_field(layout, "block_tables").reshape(len(seqs), width)
+        tables = field["block_tables"].reshape(len(seqs), width)
         tables[:] = 0  # padding must name a block that exists
         for row, seq in zip(tables if width else [], seqs, strict=bool(width)):
             row[: len(seq.block_table)] = seq.block_table
-        self._decode_batch = []  # the staging area no longer holds a decode step's block tables
+        self._batch = []  # the staging area no longer holds a decode step
         return StepHeader(True, layout.tokens, layout.rows, max(lens_q), max(lens_k), width, layout.words)
 
     def decode(self, seqs: list[Sequence]) -> StepHeader:
         """One token per sequence: the newest one, whose K and V this step writes."""
-        layout, count = self.buffer.decode_layout, len(seqs)
-        fill = self._filler(layout)
+        self.buffer.wait_until_writable()
+        rows, layout, count = self.rows, self.buffer.decode_layout, len(seqs)
         total = np.array([seq.num_tokens for seq in seqs], np.int32)
         positions = total - 1
-        tables = self.buffer.host_field(layout, "block_tables").reshape(layout.rows, -1)
-        tables_changed = self._update_tables(tables, seqs, positions // self.block_size + 1)
-        blocks = tables[np.arange(count), positions // self.block_size]
-        fill("input_ids", [seq.last_token for seq in seqs])
-        fill("positions", positions)
-        fill("slot_mapping", blocks * self.block_size + positions % self.block_size, padding=-1)
-        fill("context_lens", total, padding=0)
-        self._fill_sampling(layout, seqs)
+        page = positions // self.block_size
+        tables_changed = self._update_rows(seqs, page + 1)
+        rows["input_ids"][:count] = [seq.last_token for seq in seqs]
+        rows["positions"][:count] = positions
+        rows["slot_mapping"][:count] = (
+            self.tables[np.arange(count), page] * self.block_size + positions % self.block_size
+        )
+        rows["slot_mapping"][count:] = -1  # a padded row writes nothing
+        rows["context_lens"][:count] = total
+        rows["context_lens"][count:] = 0  # and reads nothing
         words = layout.words_before_tables + (count * layout.width if tables_changed else 0)
         return StepHeader(False, count, count, 1, int(total.max()), layout.width, words)
 
-    def clear_decode(self) -> None:
-        """Stage a decode step of padded rows only: no slot, no context, block 0 everywhere."""
-        layout = self.buffer.decode_layout
-        fill = self._filler(layout)
-        for name in layout.ranges:
-            fill(name, [], padding=-1 if name == "slot_mapping" else 0)
-        self._decode_batch = []
-
-    def _update_tables(self, tables: Int32Array, seqs: list[Sequence], num_blocks: Int32Array) -> bool:
-        """Bring the staged rows up to date; True if any changed."""
-        changed = list(range(len(seqs)))
-        if seqs == self._decode_batch:
-            changed = np.nonzero(num_blocks != self._decode_blocks)[0].tolist()
+    def _update_rows(self, seqs: list[Sequence], num_blocks: Int32Array) -> bool:
+        """Bring block tables and sampling options up to date; True if a block table changed."""
+        if seqs == self._batch:
+            changed = np.nonzero(num_blocks != self._num_blocks)[0].tolist()
+        else:
+            changed = list(range(len(seqs)))
+            self._fill_sampling(self.buffer.decode_layout, seqs)
         for row in changed:
             table = seqs[row].block_table
-            tables[row, : len(table)] = table
-        self._decode_batch, self._decode_blocks = seqs, num_blocks
+            self.tables[row, : len(table)] = table
+        self._batch, self._num_blocks = seqs, num_blocks
         return bool(changed)
 
-    def _fill_sampling(self, layout: Layout, seqs: list[Sequence]) -> None:
-        self.buffer.host_field(layout, "temperatures").view(np.float32)[: len(seqs)] = [
-            s.params.temperature for s in seqs
-        ]
-        self.buffer.host_field(layout, "seeds")[: len(seqs)] = [s.seed for s in seqs]
-
-    def _filler(self, layout: Layout):  # type: ignore[no-untyped-def]
-        """A function that writes one field; `padding` fills the rows beyond the batch."""
+    def clear_decode(self) -> None:
+        """Stage a decode step of padded rows only: no slot, no context, block 0 everywhere."""
         self.buffer.wait_until_writable()
+        for name, field in self.rows.items():
+            field[:] = -1 if name == "slot_mapping" else 0
+        self._batch = []
 
-        def fill(name: str, values: object, padding: int | None = None) -> None:
-            field = self.buffer.host_field(layout, name)
-            values = np.asarray(values, np.int32)
-            field[: len(values)] = values
-            if padding is not None:
-                field[len(values) :] = padding
-
-        return fill
+    def _fill_sampling(self, layout: Layout, seqs: list[Sequence]) -> None:
+        temperatures = self.buffer.host_field(layout, "temperatures").view(np.float32)
+        temperatures[: len(seqs)] = [seq.params.temperature for seq in seqs]
+        self.buffer.host_field(layout, "seeds")[: len(seqs)] = [seq.seed for seq in seqs]

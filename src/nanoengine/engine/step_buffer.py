@@ -81,6 +81,7 @@ class StepBuffer:
         self._on_device = torch.zeros(largest.words, dtype=torch.int32, device=device) if on_cuda else self._staging
         self._copied = torch.cuda.Event() if on_cuda else None  # type: ignore[no-untyped-call]
         self.host: Int32Array = self._staging.numpy()
+        self._decode_inputs: dict[int, StepInputs] = {}  # by batch size: a decode step's fields never move
 
     def wait_until_writable(self) -> None:
         """Block until the last copy has read the staging area: overwriting it earlier would corrupt that step."""
@@ -101,11 +102,16 @@ class StepBuffer:
             return self.decode_layout
         return Layout(header.num_tokens, header.num_seqs, header.table_width)
 
-    def device_inputs(self, header: StepHeader, rows: int | None = None) -> StepInputs:
-        """The device's view of a step; `rows` widens a decode step to a padded batch."""
-        layout = self.layout_of(header)
-        tokens = rows or header.num_tokens
-        rows = rows or header.num_seqs
+    def device_inputs(self, header: StepHeader) -> StepInputs:
+        """The device's view of a step."""
+        if header.is_prefill:
+            return self._view(header)
+        if header.num_seqs not in self._decode_inputs:
+            self._decode_inputs[header.num_seqs] = self._view(header)
+        return self._decode_inputs[header.num_seqs]
+
+    def _view(self, header: StepHeader) -> StepInputs:
+        layout, tokens, rows = self.layout_of(header), header.num_tokens, header.num_seqs
         fields = {name: self._on_device[layout.ranges[name]] for name in layout.ranges}
         tables = fields["block_tables"].view(layout.rows, -1)[:rows] if header.table_width else None
         prefill = header.is_prefill
