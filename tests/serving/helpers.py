@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from nanolab.serving import GenerationRequest, SamplingSpec, Worker, WorkerLimits
 from nanolab.serving.events import Admitted, Event, Finished, Submitted, Token
+from nanolab.serving.gate import WAIT_S, Gate
 from nanolab.serving.simulated import SimulatedConfig, SimulatedEngine, SimulatedHooks, simulated_tokens
-
-WAIT_S = 20.0  # how long any single wait may take before the test fails
 
 
 def request(
@@ -27,35 +25,6 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.001)
-
-
-class Gate:
-    """A point inside the engine where the owner thread stops until the test lets it go on.
-
-    `gate.hook` goes into SimulatedHooks. `arrived()` returns when the owner stands there; `release()` lets it pass
-    once, `open()` for good.
-    """
-
-    def __init__(self) -> None:
-        self._arrivals = threading.Semaphore(0)
-        self._permits = threading.Semaphore(0)
-        self._open = False
-
-    def hook(self, engine: SimulatedEngine) -> None:
-        if self._open:
-            return
-        self._arrivals.release()
-        assert self._permits.acquire(timeout=WAIT_S), "the test never released the gate"
-
-    def arrived(self) -> None:
-        assert self._arrivals.acquire(timeout=WAIT_S), "the owner thread never came to the gate"
-
-    def release(self) -> None:
-        self._permits.release()
-
-    def open(self) -> None:
-        self._open = True
-        self._permits.release(1000)
 
 
 class Rig:

@@ -110,7 +110,7 @@ class Delivery:
     def __init__(self, worker_id: str, on_overflow: Callable[[Ticket], None], listeners: tuple[Listener, ...]) -> None:
         self._worker_id = worker_id
         self._on_overflow = on_overflow
-        self._listeners = listeners
+        self.listeners = list(listeners)
         self._by_seq: dict[int, Ticket] = {}
 
     def __call__(self, output: RoundOutput) -> None:
@@ -128,7 +128,7 @@ class Delivery:
             end = self._finished_event(output, ticket)
             ticket.stream.push(end)
             events.append(end)
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener(events)
 
     def _deliver_step(self, output: RoundOutput, step: StepOutput, events: list[Event]) -> None:

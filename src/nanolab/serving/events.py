@@ -71,7 +71,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", ta
     simulated: bool = False  # the engine was simulated
     profile: bool = False  # a profiler was attached
     round_injected: bool = False  # arrivals by scheduling round, not by time
-    evidence: str = "cpu-simulation"
+    evidence: str | None = None  # an evidence type; null where a remote endpoint does not reveal it
     warmup: list[str] = []  # request ids to leave out of every statistic
     config: dict[str, Any] = {}  # null: not revealed by a remote endpoint
     engine: dict[str, Any] | None = None

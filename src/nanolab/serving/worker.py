@@ -17,14 +17,13 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, TypeVar
 
 from nanolab.errors import LabError
 from nanolab.serving.delivery import Delivery, Handover, Listener, RoundOutput, StepOutput, Ticket
 from nanolab.serving.engine import CreateEngine, Engine, EngineFacts
 from nanolab.serving.events import Admitted, Reason, Submitted, now_ns
+from nanolab.serving.lifecycle import CancelAnswer, ClosedEngine, State, WorkerLimits, promise
 from nanolab.serving.requests import (
     DuplicateRequest,
     GenerationRequest,
@@ -40,27 +39,6 @@ __all__ = ["CancelAnswer", "State", "Worker", "WorkerLimits"]
 T = TypeVar("T")
 REMEMBERED_IDS = 10_000  # finished ids kept to tell `already_finished` from `unknown`
 EXIT_GRACE_S = 5.0  # after the drain deadline, for the step in progress and the engine's own close
-
-
-class State(StrEnum):
-    STARTING = "starting"
-    SERVING = "serving"
-    DRAINING = "draining"
-    DEAD = "dead"  # the engine failed, or could not be created
-    CLOSED = "closed"
-
-
-class CancelAnswer(StrEnum):
-    CANCELLED = "cancelled"
-    ALREADY_FINISHED = "already_finished"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True)
-class WorkerLimits:
-    max_active: int = 8  # admitted requests, waiting or running in the engine
-    max_queued: int = 256  # accepted requests that wait for admission
-    stream_capacity: int = 1024  # unread tokens a stream holds before its reader counts as stalled
 
 
 class Worker:
@@ -82,7 +60,8 @@ class Worker:
         self.limits = limits or WorkerLimits()
         self._create_engine = create_engine
         self._before_round = before_round
-        self._handover = Handover(Delivery(worker_id, self._release_slow_reader, listeners), loop)
+        self._delivery = Delivery(worker_id, self._release_slow_reader, listeners)
+        self._handover = Handover(self._delivery, loop)
         self._thread = threading.Thread(target=self._run, name=f"{worker_id}-owner", daemon=True)
         self._started: Future[EngineFacts] = Future()
         self._facts: EngineFacts | None = None
@@ -111,6 +90,10 @@ class Worker:
         self._thread.start()
         return self._started.result()
 
+    def add_listener(self, listener: Listener) -> None:
+        """Give `listener` every event from now on; call it before the first request."""
+        self._delivery.listeners.append(listener)
+
     def submit(self, request: GenerationRequest) -> Stream:
         """Reserve a place in the queue and return the request's stream, or raise a RefusedRequest."""
         check_request(request, self.facts)
@@ -133,7 +116,7 @@ class Worker:
 
     def cancel(self, request_id: str, reason: Reason = Reason.CANCELLED, message: str | None = None) -> Future[str]:
         """Ask for a request's end, in whatever state it is. The answer comes when the outcome is certain."""
-        answer: Future[str] = _promise()
+        answer: Future[str] = promise()
         with self._mail:
             ticket = self._open.get(request_id)
             if ticket is None:
@@ -146,7 +129,7 @@ class Worker:
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Run `function(engine)` on the owner thread at the next safe boundary."""
-        answer: Future[T] = _promise()
+        answer: Future[T] = promise()
 
         def run(engine: Engine) -> None:
             try:
@@ -351,7 +334,7 @@ class Worker:
             self._state = State.DEAD if self._state is State.DEAD else State.CLOSED
             calls, self._calls = self._calls, deque()
         for call in calls:
-            call(_ClosedEngine())
+            call(ClosedEngine())
 
     def _abandon(self) -> None:
         """A step that does not return cannot be interrupted; its requests still get their end, from here."""
@@ -422,17 +405,3 @@ class Worker:
             "step": self._output.step,
             "t_ns": now_ns(),
         }
-
-
-def _promise() -> Future[Any]:
-    """A future that whoever waits for it cannot cancel, so that the owner thread can always answer."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-class _ClosedEngine:
-    """What a call gets that arrived after the last safe boundary: an error that says so."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise NotServing(f"the worker was closed before `{name}` could be read")

@@ -1,0 +1,47 @@
+"""The small types around a Worker: its states, its limits, what a cancel can answer, and promises it always keeps."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from nanolab.serving.requests import NotServing
+
+__all__ = ["CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise"]
+
+
+class State(StrEnum):
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    DEAD = "dead"  # the engine failed, or could not be created
+    CLOSED = "closed"
+
+
+class CancelAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    ALREADY_FINISHED = "already_finished"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    max_active: int = 8  # admitted requests, waiting or running in the engine
+    max_queued: int = 256  # accepted requests that wait for admission
+    stream_capacity: int = 1024  # unread tokens a stream holds before its reader counts as stalled
+
+
+def promise() -> Future[Any]:
+    """A future that whoever waits for it cannot cancel, so that the owner thread can always answer."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+class ClosedEngine:
+    """What a call gets that arrived after the last safe boundary: an error that says so."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotServing(f"the worker was closed before `{name}` could be read")
