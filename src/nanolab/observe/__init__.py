@@ -3,6 +3,21 @@
 They wrap methods of one engine object and put nothing into its package; `detach()` leaves no trace.
 """
 
+from .dims import ModelDims, model_dims
+from .kv import KVCheck, KVProbe
+from .routes import Route, RouteProbe
 from .runner import RunnerProbe, ShapeProbe, step_inputs
+from .steps import StepRecorder
 
-__all__ = ["RunnerProbe", "ShapeProbe", "step_inputs"]
+__all__ = [
+    "KVCheck",
+    "KVProbe",
+    "ModelDims",
+    "Route",
+    "RouteProbe",
+    "RunnerProbe",
+    "ShapeProbe",
+    "StepRecorder",
+    "model_dims",
+    "step_inputs",
+]
