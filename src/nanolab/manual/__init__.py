@@ -8,6 +8,7 @@
 | `baseline` | the engine as it is before the patch series |
 | `blocks` | result blocks on disk: lookup, staleness, one value, the missing ones |
 | `cards` | how a block, and the index of all blocks, looks in a page |
+| `programs` | the command reference, read from the click programs |
 | `fences` | the fenced syntaxes that page authors use (docs/AUTHORING.md) |
 | `pages` | a page as headings, sections, commands, numbers |
 | `parity` | the two languages compared, and the per-section lock |

@@ -1,4 +1,4 @@
-"""The fenced syntaxes of the manual's pages: block, source, figure, map, evidence-index, and the inline `value`.
+"""The fenced syntaxes of the manual's pages (block, source, figure, map, program, evidence-index) and inline `value`.
 
 docs/AUTHORING.md documents them for authors. A fence that cannot be honoured logs a warning that names the page, which
 stops a strict build, and leaves a visible error card for `mkdocs serve`.
@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.utils import get_relative_url
 
-from nanolab.manual import cards, excerpts
+from nanolab.manual import cards, excerpts, programs
 from nanolab.manual.baseline import baseline_tree
 from nanolab.manual.blocks import BlockStore, Missing
 from nanolab.manual.code import highlighted
@@ -31,6 +31,7 @@ OPTIONS = {
     "figure": {"id"},
     "evidence-index": set(),
     "map": set(),
+    "program": {"file"},
 }
 FIGURES_DIR = "docs/figures"
 
@@ -66,6 +67,7 @@ class Fences:
             "figure": self.figure,
             "evidence-index": self.evidence_index,
             "map": self.map,
+            "program": self.program,
         }
         return [
             {"name": name, "class": name, "validator": _accept_all, "format": self._formatter(name, render)}
@@ -138,6 +140,10 @@ class Fences:
             else:
                 items.append(f'<div class="nl-map__item nl-map__item--planned">{inner}</div>')
         return f'<div class="nl-map">{"".join(items)}</div>'
+
+    def program(self, options: dict[str, str], _body: str) -> str:
+        file = _required("program", options, "file")
+        return programs.render(programs.load(self.root, file), file, self.language)
 
     def value(self, source: str) -> str:
         """`ID path` or `ID path|format`."""

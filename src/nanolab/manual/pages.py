@@ -14,7 +14,7 @@ from nanolab.manual.commands import COMMANDS_DIR, Section
 from nanolab.manual.texts import Language, admonition_title, text
 
 SHELL = frozenset({"bash", "sh", "shell", "console", "zsh"})
-CUSTOM = frozenset({"block", "source", "figure", "map", "evidence-index"})
+CUSTOM = frozenset({"block", "source", "figure", "map", "program", "evidence-index"})
 
 _FENCE = re.compile(r"^(?P<indent>[> \t]*)(?P<mark>`{3,}|~{3,})[ \t]*(?P<header>[^`\n]*?)[ \t]*$")
 _HEADING = re.compile(r"^(?P<hashes>#{1,6})[ \t]+(?P<title>.*?)[ \t]*(?:\{(?P<attrs>[^{}]*)\})?[ \t]*$")

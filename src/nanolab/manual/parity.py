@@ -178,6 +178,7 @@ _ASPECTS = (
     ("code excerpts", lambda part: _embedded(part, "source")),
     ("figures", lambda part: [*_embedded(part, "figure"), *_IMAGE.findall(part.prose)]),
     ("inline values", lambda part: sorted(_INLINE_VALUE.findall(part.prose))),
+    ("programs", lambda part: _embedded(part, "program")),
     ("map entries", _map_targets),
     ("code fences", _code),
 )

@@ -76,6 +76,9 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "tier.cpu": ("CPU 上可运行，已由 CI 执行", "runs on CPU, executed by CI"),
     "tier.gpu": ("需要 GPU", "needs a GPU"),
     "tier.doc": ("在你的环境里运行", "run in your own environment"),
+    "program.option": ("选项", "Option"),
+    "program.none": ("没有选项。", "It takes no options."),
+    "program.meaning": ("含义", "Meaning"),
     # excerpts and figures
     "excerpt.lines": ("第 {first}–{last} 行", "lines {first}–{last}"),
     "excerpt.line": ("第 {first} 行", "line {first}"),
