@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from nanolab.manual import baseline, excerpts
+from nanolab.evidence import repo_root
+from nanolab.manual import excerpts
 from nanolab.manual.errors import ManualError
+from nanolab.patches import baseline_tree
 
 SOURCE = '''"""A module."""
 
@@ -84,32 +85,16 @@ def test_a_long_file_is_not_shown_whole(root: Path) -> None:
     assert excerpts.extract(root, "long.patch").language == "diff"
 
 
-def test_the_baseline_is_the_source_without_the_series(root: Path) -> None:
-    assert baseline.baseline_tree(root) == root
-    package = root / "src" / "nanoengine"
-    package.mkdir()
-    (package / "step.py").write_text("old = 1\n")
-    patch = _diff(root / "src", package / "step.py", "new = 2\n")
-    (root / "patches").mkdir()
-    (root / "patches" / "01.patch").write_text(patch)
-    (root / "patches" / "series").write_text("# in order\n01.patch\n")
-    baseline.baseline_tree.cache_clear()
-    tree = baseline.baseline_tree(root)
-    assert (tree / "src" / "nanoengine" / "step.py").read_text() == "old = 1\n"
-    assert (package / "step.py").read_text() == "new = 2\n"
-    (package / "step.py").write_text("other = 3\n")
-    baseline.baseline_tree.cache_clear()
-    with pytest.raises(ManualError, match=r"01\.patch does not reverse"):
-        baseline.baseline_tree(root)
-
-
-def _diff(root: Path, file: Path, new: str) -> str:
-    name = file.relative_to(root).as_posix()
-    old = file.read_text()
-    file.write_text(new)
-    before, after = root / "a", root / "b"
-    for side, text in ((before, old), (after, new)):
-        (side / name).parent.mkdir(parents=True)
-        (side / name).write_text(text)
-    command = ["git", "diff", "--no-index", "--no-prefix", f"a/{name}", f"b/{name}"]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout
+def test_the_baseline_is_shown_without_the_series() -> None:
+    """What the scheduler patch adds stands in the bundled file and not in the baseline's."""
+    root = repo_root()
+    added = [
+        line[1:]
+        for patch in sorted((root / "patches").glob("*.patch"))
+        for line in patch.read_text(encoding="utf-8").splitlines()
+        if line.startswith("+") and not line.startswith("+++") and line.strip("+ ")
+    ]
+    name = "src/nanoengine/engine/scheduler.py"
+    before = excerpts.extract(baseline_tree(root), name, symbol="Scheduler").code
+    after = excerpts.extract(root, name, symbol="Scheduler").code
+    assert any(line.strip() in after and line.strip() not in before for line in added)

@@ -5,7 +5,6 @@
 | `commands` | the sections of `docs/commands/*.sh`: their headers, their order |
 | `runner` | executing those sections in a scratch copy of the tree |
 | `excerpts` | code shown in a page, located by symbol or section, with generated line numbers |
-| `baseline` | the engine as it is before the patch series |
 | `blocks` | result blocks on disk: lookup, staleness, one value, the missing ones |
 | `cards` | how a block, and the index of all blocks, looks in a page |
 | `programs` | the command reference, read from the click programs |

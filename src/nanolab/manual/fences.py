@@ -17,11 +17,11 @@ from mkdocs.plugins import get_plugin_logger
 from mkdocs.utils import get_relative_url
 
 from nanolab.manual import cards, excerpts, programs
-from nanolab.manual.baseline import baseline_tree
 from nanolab.manual.blocks import BlockStore, Missing
 from nanolab.manual.code import highlighted
 from nanolab.manual.errors import ManualError
 from nanolab.manual.texts import Language, text
+from nanolab.patches import baseline_tree
 
 log = get_plugin_logger("manual")
 
