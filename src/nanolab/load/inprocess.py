@@ -15,7 +15,7 @@ from typing import Any
 
 from nanolab.load.sender import Emit, send_open_loop
 from nanolab.load.trace import TraceRequest
-from nanolab.serving.engine import SamplingSpec
+from nanolab.serving.engine import EngineFacts, SamplingSpec
 from nanolab.serving.events import Chunk, Ended, Event, Finished, Reason, Sent, Token, now_ns
 from nanolab.serving.requests import GenerationRequest, RefusedRequest
 from nanolab.serving.stream import Stream
@@ -110,6 +110,7 @@ class RoundInjector:
     done: threading.Event = field(default_factory=threading.Event)
     refusals: list[str] = field(default_factory=list)
     worker: Worker | None = None
+    go: threading.Event = field(default_factory=threading.Event)  # set when the log is open
     _streams: dict[str, Stream] = field(default_factory=dict)
     _tokens: dict[str, int] = field(default_factory=dict)
     _next: int = 0
@@ -119,6 +120,7 @@ class RoundInjector:
         self.requests = sorted(self.requests, key=lambda request: round_of(request, self.round_ms))
 
     def __call__(self, current_round: int) -> bool:
+        self.go.wait()
         assert self.worker is not None, "set RoundInjector.worker before starting the Worker"
         if self._base is None and not self._warmed_up(current_round):
             return True
@@ -169,11 +171,18 @@ class RoundInjector:
         return waiting
 
 
-def run_rounds(worker: Worker, injector: RoundInjector, on_started: Callable[[], None], drain_s: float) -> None:
+def run_rounds(
+    worker: Worker, injector: RoundInjector, on_started: Callable[[EngineFacts], None], drain_s: float
+) -> None:
     """Start the worker, let the injector play its trace, and drain."""
     injector.worker = worker
-    worker.start()
-    on_started()
+    try:
+        on_started(worker.start())
+    except BaseException:
+        injector.requests = injector.warmup = ()
+        raise
+    finally:
+        injector.go.set()
     while not injector.done.wait(0.05):
         if worker.state is State.DEAD:
             break

@@ -26,7 +26,7 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     timestamp: float  # planned arrival in ms after the start of the run
     input_length: int
     output_length: int
-    request_class: str = "short"
+    request_class: str | None = None  # "short" or "long"
     hash_ids: list[int] = []
     round: int | None = None  # round mode: inject when this scheduling round begins (default: from timestamp)
     cancel_after_tokens: int | None = None

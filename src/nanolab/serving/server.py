@@ -78,6 +78,7 @@ async def serve(
     options: ServeOptions,
     *,
     listeners: tuple[Listener, ...] = (),
+    on_started: Callable[[Worker], None] | None = None,
     on_ready: Callable[[str, Worker], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> str | None:
@@ -95,7 +96,7 @@ async def serve(
         listeners=(metrics, *listeners),
     )
     with contextlib.closing(bound), _signals(stop, hurry):
-        tokenizer = await _start(worker, metrics)
+        tokenizer = await _start(worker, metrics, on_started)
         service = Service(
             worker, tokenizer, options.model_id, options.model_root, metrics, options.settings, options.facts
         )
@@ -114,9 +115,16 @@ async def serve(
     return worker.failure if worker.state is State.DEAD else None
 
 
-async def _start(worker: Worker, metrics: Metrics) -> Any:
+async def _start(worker: Worker, metrics: Metrics, on_started: Callable[[Worker], None] | None) -> Any:
+    """Load the engine; `on_started` runs before the first request can come. Returns the tokenizer."""
     facts = await asyncio.to_thread(worker.start)
     metrics.num_blocks = facts.num_blocks
+    try:
+        if on_started is not None:
+            on_started(worker)
+    except BaseException:
+        await asyncio.to_thread(worker.close)
+        raise
 
     def tokenizer(engine: Engine) -> Any:
         return engine.tokenizer
