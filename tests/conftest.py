@@ -11,7 +11,7 @@ from nanolab.models import make_tiny
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of the `tiny` teaching model (bfloat16, seed 0). Shared by the session: never write into it."""
+    """Directory of the `tiny` model (bfloat16, seed 0). Shared by the session: never write into it."""
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
 
 

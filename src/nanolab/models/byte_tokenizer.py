@@ -1,8 +1,8 @@
 """The teaching tokenizer: one byte of UTF-8, one token; markers after the bytes; a chat template.
 
-Token id = byte value for 0..255, so a reader can check an encoding by hand: "H" is 72, one Chinese character is
-three tokens. Ids 256 and up are the markers, then reserved tokens up to the vocabulary size. The two files are
-written here rather than saved by a library, so their bytes do not depend on a library's version.
+Token id = byte value for 0..255, so a reader can check an encoding by hand: "H" is 72, one Chinese character
+is three tokens. Ids 256 and up are the markers, then reserved tokens up to the vocabulary size. The two files
+are written here rather than saved by a library, so their bytes do not depend on a library's version.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ def tokenizer_json(vocab_size: int) -> dict[str, Any]:
 
 def tokenizer_config(vocab_size: int, max_length: int) -> dict[str, Any]:
     """tokenizer_config.json."""
-    described = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in added_tokens(vocab_size)}
+    tokens = added_tokens(vocab_size)
+    described = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in tokens}
     return {
         "added_tokens_decoder": described,
         "bos_token": None,

@@ -18,7 +18,10 @@ from .weights import Tensor, encode
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
-ITEM_SIZE = {"BF16": 2, "F32": 4, "F16": 2, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+ITEM_SIZE = {
+    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2},
+    **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1},
+}
 _HEADER_LIMIT = 100_000_000  # the library's own limit
 _CODES = {"bfloat16": "BF16", "float32": "F32"}
 
@@ -57,7 +60,8 @@ def split(tensors: Sequence[Tensor], shards: int) -> list[list[Tensor]]:
     written = 0
     for i, tensor in enumerate(tensors):
         missing = shards - len(groups)
-        if groups[-1] and missing and (written * shards >= total * len(groups) or len(tensors) - i <= missing):
+        full = written * shards >= total * len(groups) or len(tensors) - i <= missing
+        if groups[-1] and missing and full:
             groups.append([])
         groups[-1].append(tensor)
         written += tensor.count

@@ -7,7 +7,7 @@ every version of transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Dtype = Literal["bfloat16", "float32"]
@@ -19,7 +19,8 @@ class ModelShape:
     """A Qwen3 dense model; field names are those of transformers' Qwen3Config.
 
     `rope_names` chooses how config.json spells the rope base: "old" is the top-level `rope_theta` and
-    `torch_dtype` of the published checkpoint (read by transformers 4 and 5), "new" is what transformers 5 saves.
+    `torch_dtype` of the published checkpoint (read by transformers 4 and 5), "new" is what transformers 5
+    saves.
     """
 
     preset: str
@@ -40,17 +41,21 @@ class ModelShape:
     tie_word_embeddings: bool = True
     dtype: Dtype = "bfloat16"
     rope_names: RopeNames = "old"
-    stored_head: bool = field(default=False)  # write lm_head.weight although it is tied
+    stored_head: bool = False  # write lm_head.weight although it is tied
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} KV heads evenly"
+                f"{self.num_attention_heads} query heads do not divide among "
+                f"{self.num_key_value_heads} KV heads"
             )
         if self.dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype {self.dtype!r}: weights are written as bfloat16 or float32")
         if not 0 <= self.memory_ids[0] < self.memory_ids[1] <= self.regular_ids <= self.vocab_size:
-            raise ValueError(f"memory ids {self.memory_ids} must lie below {self.regular_ids} of {self.vocab_size}")
+            raise ValueError(
+                f"memory ids {self.memory_ids} must lie below regular_ids {self.regular_ids}, "
+                f"and those within the vocabulary of {self.vocab_size}"
+            )
 
     @property
     def q_size(self) -> int:
@@ -62,11 +67,11 @@ class ModelShape:
 
     def config(self) -> dict[str, Any]:
         """config.json."""
-        rope = (
-            {"rope_scaling": None, "rope_theta": int(self.rope_theta), "torch_dtype": self.dtype}
-            if self.rope_names == "old"
-            else {"rope_parameters": {"rope_theta": self.rope_theta, "rope_type": "default"}, "dtype": self.dtype}
-        )
+        if self.rope_names == "old":
+            rope = {"rope_scaling": None, "rope_theta": int(self.rope_theta), "torch_dtype": self.dtype}
+        else:
+            parameters = {"rope_theta": self.rope_theta, "rope_type": "default"}
+            rope = {"rope_parameters": parameters, "dtype": self.dtype}
         return {
             "architectures": ["Qwen3ForCausalLM"],
             "attention_bias": False,
@@ -94,7 +99,7 @@ class ModelShape:
         }
 
     def generation_config(self) -> dict[str, Any]:
-        """generation_config.json: every id that ends a generation, and the sampling the model card proposes."""
+        """generation_config.json: the ids that end a generation, and the sampling defaults."""
         return {
             "bos_token_id": self.bos_token_id,
             "do_sample": True,
@@ -106,8 +111,8 @@ class ModelShape:
         }
 
 
-# Head dimension 64, not 32: prebuilt flash-attention kernels of the GPU path cover 64 and 128. As in the real
-# model, q_size differs from hidden_size, so that code which mixes the two up fails on the small model already.
+# Head dimension 64: the flash-attention kernels of the GPU path cover 64 and 128. As in the real model, q_size
+# differs from hidden_size, so that code which mixes the two up fails on the small model already.
 TINY = ModelShape(
     preset="tiny",
     hidden_size=128,

@@ -28,7 +28,7 @@ Progress = Callable[[int], object]
 
 
 def make_tiny(directory: Path | str, seed: int = 0, **overrides: Any) -> Path:
-    """The `tiny` model in `directory`; `overrides` replace fields of ModelShape, `shards` splits the weights."""
+    """The `tiny` model in `directory`; `overrides` are fields of ModelShape, or `shards`."""
     shards = int(overrides.pop("shards", 1))
     return make_model(with_overrides(TINY, overrides), Path(directory), seed=seed, shards=shards)
 
@@ -76,7 +76,7 @@ def _write(
     _dump(building / "config.json", shape.config())
     _dump(building / "generation_config.json", shape.generation_config())
     if tokenizer is None:
-        # A vocabulary larger than the tokenizer's is what the real model has too: its last rows have no token.
+        # A vocabulary larger than the tokenizer's is what the real model has too: its last rows stay unused.
         byte_tokenizer.write(building, min(shape.vocab_size, TINY.vocab_size), shape.max_position_embeddings)
     else:
         for name in TOKENIZER_FILES:
@@ -101,9 +101,13 @@ def _check_arguments(shape: ModelShape, seed: int, tokenizer: Path | None) -> No
         raise LabError(f"seed {seed}: give a whole number from 0 to 2**63 - 1.")
     missing = [name for name in TOKENIZER_FILES if tokenizer and not (tokenizer / name).is_file()]
     if missing:
-        raise LabError(f"{tokenizer} has no {missing[0]}: --tokenizer wants a directory with {TOKENIZER_FILES}.")
+        raise LabError(
+            f"{tokenizer} has no {missing[0]}: --tokenizer wants a directory with {' and '.join(TOKENIZER_FILES)}."
+        )
     if shape.vocab_size <= max(shape.eos_token_ids):
-        raise LabError(f"vocabulary of {shape.vocab_size}: it must hold the markers, up to id {shape.eos_token_ids[0]}.")
+        raise LabError(
+            f"vocabulary of {shape.vocab_size}: it must hold the markers, up to id {max(shape.eos_token_ids)}."
+        )
 
 
 def _dump(path: Path, document: dict[str, Any]) -> None:
