@@ -22,9 +22,12 @@ def main() -> None: ...
 @main.command("check")
 @click.argument("pages", nargs=-1)
 @click.option("--structure-only", is_flag=True, help="Leave the lock out: for pages that are still being written.")
-def check_command(pages: tuple[str, ...], structure_only: bool) -> None:
+@click.option("--complete", is_flag=True, help="Also fail on planned pages and command sections that nothing shows.")
+def check_command(pages: tuple[str, ...], structure_only: bool, complete: bool) -> None:
     """Compare the two languages of PAGES (names such as ch5/5-1-setup; default: all) and report every difference."""
     found = parity.check(repo_root(), [_name(page) for page in pages])
+    if complete:
+        found += parity.incomplete(repo_root())
     if structure_only:
         found = [d for d in found if not isinstance(d, parity.LockDifference)]
     for difference in found:

@@ -15,6 +15,7 @@ from nanolab.evidence import repo_root
 
 pytestmark = pytest.mark.slow
 
+LESSON = "ch5/5-2-requests-and-kv.html"
 PAGE = "# Page {#page}\n\n"
 REMOTE = re.compile(r"""(?:src|href)=["']?(?:https?:)?//|@import|url\(["']?https?:|import\(["']https?:""")
 
@@ -112,6 +113,12 @@ def test_a_card_says_all_that_a_reader_needs(gallery: Lab) -> None:
     assert "quick_walk.py" in pending
     assert "Last verified 2026-11-30" in html
     assert "1 pending" in html
+
+
+def test_the_index_names_the_pages_that_use_a_block(gallery: Lab) -> None:
+    html = (gallery.root / "site" / "evidence.html").read_text(encoding="utf-8")
+    for row in re.findall(r'<tr id="evidence-walk-[a-zA-Z]+".*?</tr>', html, re.DOTALL):
+        assert f'<a href="{LESSON}">5.2</a>' in row
 
 
 def test_line_numbers_are_those_of_the_file(gallery: Lab) -> None:

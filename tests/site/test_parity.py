@@ -103,6 +103,7 @@ def test_a_confirmed_pair_is_in_step(root: Path) -> None:
         ("en", '--8<-- "docs/commands/5-2.sh:quick-a"', "python x.py", "must be one section of docs/commands"),
         ("en", 'id="quick-A" fields', "id=quick-A fields", "write block options"),
         ("en", "Three ranges.\n```", "Three ranges.", "never closed"),
+        ("en", "The block size", "```text\n$ python x.py\n```\n\nThe block size", "a prompt"),
     ],
 )
 def test_a_planted_fault_is_found(root: Path, language: str, before: str, after: str, why: str) -> None:
@@ -174,6 +175,18 @@ def test_a_page_without_its_twin(root: Path) -> None:
 def test_a_lock_without_its_page(root: Path) -> None:
     parity.confirm(root, "ch5/page").rename(root / parity.LOCK_DIR / "gone.json")
     assert "gone: docs/parity/gone.json locks a page that does not exist" in found(root)
+
+
+def test_what_is_planned_and_not_there_is_named(root: Path) -> None:
+    (root / "mkdocs.yml").write_text("nav:\n  - A: ch5/page.md\n  - B:\n      - C: ch5/later.md\n")
+    (root / "docs" / "commands").mkdir()
+    (root / "docs" / "commands" / "5-2.sh").write_text(
+        "".join(f"# tier: cpu\n# --8<-- [start:{n}]\ntrue\n# --8<-- [end:{n}]\n" for n in ("quick-a", "unused"))
+    )
+    assert [str(d) for d in parity.incomplete(root)] == [
+        "ch5/later.md: planned, not written",
+        "docs/commands/5-2.sh#unused: no page shows this",
+    ]
 
 
 def _notebook(root: Path, language: str, code: str) -> None:

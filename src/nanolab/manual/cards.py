@@ -213,12 +213,13 @@ def _seconds(value: Any) -> str:
     return f"{float(value):.3g} s" if isinstance(value, int | float) else ""
 
 
-def index(blocks: Sequence[Recorded | Missing], language: Language) -> str:
-    """Every block as one filterable table; without JavaScript the whole table is shown."""
+def index(blocks: Sequence[Recorded | Missing], language: Language, users: Mapping[str, str]) -> str:
+    """Every block as one filterable table; `users` maps an id to links. Without JavaScript the whole table is shown."""
     if not blocks:
         return f"<p>{escape(text(language, 'index.empty'))}</p>"
-    rows = [_index_row(block, language) for block in blocks]
-    columns = ("index.title", "index.verdict", "index.type", "index.device", "index.date", "index.stale")
+    rows = [_index_row(block, language, users.get(block.id, "—")) for block in blocks]
+    parts = ("title", "verdict", "type", "device", "date", "stale", "pages")
+    columns = [f"index.{part}" for part in parts]
     head = "".join(f"<th>{text(language, key)}</th>" for key in columns)
     filters = "".join(_filter(blocks, language, name) for name in ("type", "device", "verdict", "stale"))
     count = escape(text(language, "index.count"))
@@ -241,7 +242,7 @@ def facets(block: Recorded | Missing, language: Language) -> dict[str, str]:
     }
 
 
-def _index_row(block: Recorded | Missing, language: Language) -> str:
+def _index_row(block: Recorded | Missing, language: Language, users: str) -> str:
     facet = facets(block, language)
     attributes = "".join(f' data-{name}="{escape(value)}"' for name, value in facet.items())
     date = block.date if isinstance(block, Recorded) else "—"
@@ -252,6 +253,7 @@ def _index_row(block: Recorded | Missing, language: Language) -> str:
         escape(facet["device"]),
         f'<span class="nl-date">{date}</span>',
         escape(facet["stale"]),
+        users,
     ]
     return (
         f'<tr id="evidence-{escape(block.id)}"{attributes}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -16,7 +16,7 @@ from typing import Any
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.utils import get_relative_url
 
-from nanolab.manual import cards, excerpts, programs
+from nanolab.manual import cards, excerpts, pages, programs
 from nanolab.manual.blocks import BlockStore, Missing
 from nanolab.manual.code import highlighted
 from nanolab.manual.errors import ManualError
@@ -123,7 +123,20 @@ class Fences:
         )
 
     def evidence_index(self, _options: dict[str, str], _body: str) -> str:
-        return cards.index(self.store.all(), self.language)
+        return cards.index(self.store.all(), self.language, self._users())
+
+    def _users(self) -> dict[str, str]:
+        """Block id -> links to the pages that embed it."""
+        users: dict[str, list[str]] = {}
+        docs = self.root / "docs" / self.language
+        here = _page_url(self.page.uri)
+        for path in sorted(docs.rglob("*.md")):
+            markdown = path.read_text(encoding="utf-8")
+            url = get_relative_url(_page_url(path.relative_to(docs).as_posix()), here)
+            link = f'<a href="{url}">{escape(pages.short_title(markdown))}</a>'
+            for block_id in pages.uses_of_blocks(markdown):
+                users.setdefault(block_id, []).append(link)
+        return {block_id: ", ".join(links) for block_id, links in users.items()}
 
     def map(self, _options: dict[str, str], body: str) -> str:
         """Cards that lead to pages, one a line: `PATH.md | title | sentence`; an unwritten page is only named."""

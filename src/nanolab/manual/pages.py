@@ -21,6 +21,7 @@ _HEADING = re.compile(r"^(?P<hashes>#{1,6})[ \t]+(?P<title>.*?)[ \t]*(?:\{(?P<at
 _ID = re.compile(r"#([A-Za-z][\w.-]*)")
 _OPTIONS = re.compile(r'^(?:\s+[a-zA-Z][a-zA-Z0-9_]*="[^"]*")*\s*$')
 _OPTION = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="([^"]*)"')
+_VALUE = re.compile(r"`#!value\s+([^\s`|]+)")
 _UNTITLED = re.compile(r"^([ \t]*(?:!!!|\?\?\?\+?)[ \t]+)([a-z]+)[ \t]*$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*--8<--\s+"(?P<path>[^":]+)(?::(?P<section>[^"]+))?"\s*$')
 
@@ -156,11 +157,26 @@ def lint(markdown: str) -> list[str]:
 def _fence_problems(fence: Fence) -> Iterator[str]:
     if fence.language in CUSTOM and not _OPTIONS.match(fence.header[len(fence.language) :]):
         yield f'write {fence.language} options as key="value" separated by spaces, saw {fence.header!r}'
+    if fence.language in {"text", ""} and re.search(r"^\s*\$ ", fence.body, re.MULTILINE):
+        yield "a prompt ($ ...) shows a command: put the command into docs/commands, and only its output here"
     if fence.language in SHELL and not fence.include:
         yield (
             "a command in a page must be one section of docs/commands "
             f'(--8<-- "{COMMANDS_DIR}/FILE.sh:SECTION"); show output in a text fence'
         )
+
+
+def uses_of_blocks(markdown: str) -> set[str]:
+    """The ids of the blocks that a page embeds, as cards or as single values."""
+    ids = {fence.options.get("id", "") for fence in read(markdown).fences if fence.language == "block"}
+    return ids | {match[1] for match in _VALUE.finditer(markdown)} - {""}
+
+
+def short_title(markdown: str) -> str:
+    """The number of a numbered page (5.2, B.1), else its whole title."""
+    title = next((h.title for h in read(markdown).headings if h.level == 1), "")
+    number = re.match(r"(?:[A-Z]\.)?\d+(?:\.\d+)*(?=\s)", title)
+    return number[0] if number else title
 
 
 def _stray_includes(page: PageText) -> Iterator[tuple[int, str]]:

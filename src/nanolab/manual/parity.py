@@ -13,7 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml  # type: ignore[import-untyped]
+
+from nanolab.manual import commands
 from nanolab.manual.errors import ManualError
 from nanolab.manual.pages import SHELL, Fence, PageText, Part, lint, read
 from nanolab.manual.texts import Language
@@ -71,6 +75,27 @@ def check(root: Path, names: Sequence[str] = ()) -> list[Difference]:
         differences.extend(_notebooks(root))
         differences.extend(_orphan_locks(root))
     return differences
+
+
+def incomplete(root: Path) -> list[Difference]:
+    """Pages that the navigation plans and nobody has written, and command sections that no page shows."""
+    nav = yaml.safe_load((root / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    docs = root / "docs" / Language.ZH
+    found = [Difference(page, "", "planned, not written") for page in _planned(nav) if not (docs / page).is_file()]
+    shown = {fence.include for path in docs.rglob("*.md") for fence in read(path.read_text(encoding="utf-8")).fences}
+    for section in commands.load(root):
+        if section.ref not in shown:
+            found.append(Difference(f"{commands.COMMANDS_DIR}/{section.file}.sh", section.name, "no page shows this"))
+    return found
+
+
+def _planned(nav: list[Any]) -> Iterator[str]:
+    for item in nav:
+        target = next(iter(item.values())) if isinstance(item, dict) else item
+        if isinstance(target, list):
+            yield from _planned(target)
+        else:
+            yield target
 
 
 def check_page(root: Path, name: str, code: dict[str, str] | None = None) -> list[Difference]:

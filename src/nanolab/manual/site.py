@@ -70,7 +70,7 @@ class Site:
         shared = self.root / SHARED_DIR
         for path in sorted(p for p in shared.rglob("*") if p.is_file()):
             relative = path.relative_to(shared).as_posix()
-            if not relative.startswith("search/"):
+            if not relative.startswith(("search/", "abbreviations/")):
                 files.append(File.generated(config, f"{ASSETS}/{relative}", abs_src_path=str(path)))
         return files
 
