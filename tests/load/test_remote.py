@@ -1,0 +1,210 @@
+"""Load over real sockets: what is recorded, when a request is retried, and what a broken replica leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from serving.live import live_server
+
+from nanolab.errors import LabError
+from nanolab.load.runs import RemoteOptions, run_remote
+from nanolab.serving import Reason, WorkerLimits
+from nanolab.serving.events import Chunk, Ended, Finished, Retried, Sent, now_ns
+from nanolab.serving.gate import Gate
+from nanolab.serving.simulated import SimulatedConfig, SimulatedHooks
+
+from .helpers import HEAD, by_request, check_client_lives, chunk, client_for, stand_in, trace_request
+
+TOKEN = b'{"event":"token","token":97,"index":1}\n'
+FINISHED = b'{"event":"finished","reason":"length","output_tokens":1}\n'
+
+
+@pytest.mark.parametrize("api", ["native", "openai"])
+def test_everything_a_client_sees_is_recorded(api: str) -> None:
+    requests = [trace_request(f"r{index}", at_ms=index * 5, output=7, request_class="short") for index in range(6)]
+
+    async def main() -> None:
+        async with live_server(config=SimulatedConfig(step_seconds=0.002)) as live:
+            async with client_for([live.url], api=api) as (client, events):
+                await client.run(requests)
+            served = [event for event in live.events if isinstance(event, Finished)]
+        check_client_lives(events)
+        assert sorted(by_request(events)) == [f"r{index}" for index in range(6)]
+        for life in by_request(events).values():
+            sent, end = life[0], life[-1]
+            assert isinstance(sent, Sent)
+            assert isinstance(end, Ended)
+            assert sent.planned_ns <= sent.t_ns
+            assert sent.request_class == "short"
+            assert (end.reason, end.output_tokens) == (Reason.LENGTH, 7)
+            assert sum(event.tokens or 0 for event in life if isinstance(event, Chunk)) == 7
+        assert [end.output_tokens for end in served] == [7] * 6
+
+    asyncio.run(main())
+
+
+def test_arrivals_are_open_loop() -> None:
+    """With the engine held, no answer can come; all requests are sent nevertheless, each at its time."""
+    gate = Gate()
+    requests = [trace_request(f"r{index}", at_ms=index * 10) for index in range(5)]
+
+    async def main() -> None:
+        async with (
+            live_server(hooks=SimulatedHooks(in_step=gate.hook)) as live,
+            client_for([live.url]) as (client, events),
+        ):
+            running = asyncio.create_task(client.run(requests))
+            await live.until(lambda: sum(isinstance(event, Sent) for event in events) == 5)
+            assert not any(isinstance(event, Chunk | Ended) for event in events)
+            gate.open()
+            await running
+        planned = [event.planned_ns for event in events if isinstance(event, Sent)]
+        assert [round((at - planned[0]) / 1e6, 3) for at in planned] == [0, 10, 20, 30, 40]
+
+    asyncio.run(main())
+
+
+def test_two_replicas_share_the_requests() -> None:
+    async def main() -> None:
+        async with live_server() as one, live_server() as two, client_for([one.url, two.url]) as (client, events):
+            await client.run([trace_request(f"r{index}") for index in range(8)])
+            for live in (one, two):
+                assert sum(isinstance(event, Finished) for event in live.events) == 4
+        routes = [event.route["replica"] for event in events if isinstance(event, Sent) and event.route]
+        assert routes == [0, 1] * 4
+
+    asyncio.run(main())
+
+
+def test_a_draining_replica_is_skipped_before_the_first_byte() -> None:
+    gate = Gate()
+
+    async def main() -> None:
+        hooks = SimulatedHooks(in_step=gate.hook)
+        async with live_server(hooks=hooks, drain_s=20) as draining, live_server() as good:
+            held = asyncio.create_task(draining.generate(prompt="held", max_tokens=2))
+            await asyncio.to_thread(gate.arrived)
+            draining.stop.set()
+            await draining.until(lambda: draining.worker.state.value == "draining")
+            async with client_for([draining.url, good.url]) as (client, events):
+                await client.run([trace_request("a"), trace_request("b")])
+            gate.open()
+            await held
+        ends = [event for event in events if isinstance(event, Ended)]
+        assert [end.reason for end in ends] == [Reason.LENGTH] * 2
+        retried = [event for event in events if isinstance(event, Retried)]
+        assert [event.endpoint for event in retried] == [draining.url]
+        check_client_lives(events)
+
+    asyncio.run(main())
+
+
+def test_retry_only_before_the_first_byte() -> None:
+    """One replica hangs up at once, the other after a token: the first request is retried, the second ends as error."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return
+
+    async def die_after_a_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(TOKEN))
+        await writer.drain()
+
+    async def main() -> None:
+        async with stand_in(hang_up) as first, stand_in(die_after_a_token) as second:
+            async with client_for([first, second]) as (client, events):
+                await client.run([trace_request("r")])
+                assert len(client.deaths) == 2
+        life = by_request(events)["r"]
+        assert [type(event).__name__ for event in life] == ["Sent", "Retried", "Chunk", "Ended"]
+        end = life[-1]
+        assert isinstance(end, Ended)
+        assert (end.reason, end.output_tokens) == (Reason.ERROR, 1)
+        assert "connection broke" in (end.message or "")
+
+    asyncio.run(main())
+
+
+def test_a_stream_without_a_terminal_line_is_an_error_with_its_tokens() -> None:
+    async def no_terminal(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(TOKEN) + b"0\r\n\r\n")
+        await writer.drain()
+
+    async def main() -> None:
+        async with stand_in(no_terminal) as url, client_for([url]) as (client, events):
+            await client.run([trace_request("r")])
+        end = events[-1]
+        assert isinstance(end, Ended)
+        assert (end.reason, end.output_tokens) == (Reason.ERROR, 1)
+        assert "without a terminal" in (end.message or "")
+
+    asyncio.run(main())
+
+
+def test_queue_full_is_recorded_as_rejected_not_retried() -> None:
+    gate = Gate()
+
+    async def main() -> None:
+        limits = WorkerLimits(max_active=1, max_queued=1)
+        async with live_server(hooks=SimulatedHooks(in_step=gate.hook), limits=limits) as live:
+            async with client_for([live.url]) as (client, events):
+                running = asyncio.create_task(client.run([trace_request(f"r{i}", at_ms=20 * i) for i in range(4)]))
+                await live.until(lambda: sum(isinstance(event, Ended) for event in events) == 2)
+                gate.open()
+                await running
+        ends = {event.request_id: (event.reason, event.status) for event in events if isinstance(event, Ended)}
+        assert ends == {
+            "r0": (Reason.LENGTH, 200),
+            "r1": (Reason.LENGTH, 200),
+            "r2": (Reason.REJECTED, 429),
+            "r3": (Reason.REJECTED, 429),
+        }
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("api", ["native", "openai"])
+def test_cancel_after_tokens(api: str) -> None:
+    async def main() -> None:
+        async with live_server(config=SimulatedConfig(step_seconds=0.001)) as live:
+            async with client_for([live.url], api=api) as (client, events):
+                await client.run([trace_request("r", output=900, cancel_after_tokens=5)])
+            await live.until(lambda: any(isinstance(event, Finished) for event in live.events))
+            served = next(event for event in live.events if isinstance(event, Finished))
+        end = events[-1]
+        assert isinstance(end, Ended)
+        assert end.reason is Reason.CANCELLED
+        assert served.reason is Reason.CANCELLED
+        assert 5 <= (end.output_tokens or 0) < 900
+
+    asyncio.run(main())
+
+
+def test_a_closed_client_closes_the_upstream_response() -> None:
+    gate = Gate()
+
+    async def main() -> None:
+        async with live_server(hooks=SimulatedHooks(before_step=gate.hook)) as live:
+            async with client_for([live.url]) as (client, events):
+                going = asyncio.create_task(client.send_one(trace_request("r", output=900), now_ns()))
+                for _ in range(3):
+                    await asyncio.to_thread(gate.arrived)
+                    gate.release()
+                await live.until(lambda: any(isinstance(event, Chunk) for event in events))
+                going.cancel()
+                await asyncio.gather(going, return_exceptions=True)
+                gate.open()
+                await live.until(lambda: any(isinstance(event, Finished) for event in live.events))
+            end = next(event for event in live.events if isinstance(event, Finished))
+            assert (end.reason, end.message) == (Reason.CANCELLED, "the client disconnected")
+
+    asyncio.run(main())
+
+
+def test_an_endpoint_that_is_down_is_a_clear_error(tmp_path: Path) -> None:
+    trace = Path(__file__).resolve().parents[2] / "workloads" / "mixed.jsonl"
+    options = RemoteOptions(trace, tmp_path / "log.jsonl", ("http://127.0.0.1:9",))
+    with pytest.raises(LabError, match=r"endpoint http://127\.0\.0\.1:9 does not answer .*run\.py serve"):
+        run_remote(options, lambda **facts: None)
+    assert not (tmp_path / "log.jsonl").exists()
