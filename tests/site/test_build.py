@@ -121,6 +121,11 @@ def test_the_index_names_the_pages_that_use_a_block(gallery: Lab) -> None:
         assert f'<a href="{LESSON}">5.2</a>' in row
 
 
+def test_a_link_to_a_planned_page_keeps_its_words(gallery: Lab) -> None:
+    html = (gallery.root / "site" / "index.html").read_text(encoding="utf-8")
+    assert '<span class="nl-planned" title="这一页还没有写">5.3</span>' in html
+
+
 def test_line_numbers_are_those_of_the_file(gallery: Lab) -> None:
     source = (repo_root() / "src/nanolab/verdicts.py").read_text().splitlines()
     line = next(i for i, text in enumerate(source, 1) if "def exit_code" in text) - 1

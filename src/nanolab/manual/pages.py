@@ -5,6 +5,7 @@ The reader is line-based on purpose: it knows fences (indented ones too) and hea
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _ID = re.compile(r"#([A-Za-z][\w.-]*)")
 _OPTIONS = re.compile(r'^(?:\s+[a-zA-Z][a-zA-Z0-9_]*="[^"]*")*\s*$')
 _OPTION = re.compile(r'([a-zA-Z][a-zA-Z0-9_]*)="([^"]*)"')
 _VALUE = re.compile(r"`#!value\s+([^\s`|]+)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]]+)\]\(([^()\s#]+\.(?:md|ipynb))(?:#[^()\s]*)?\)")
 _UNTITLED = re.compile(r"^([ \t]*(?:!!!|\?\?\?\+?)[ \t]+)([a-z]+)[ \t]*$", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*--8<--\s+"(?P<path>[^":]+)(?::(?P<section>[^"]+))?"\s*$')
 
@@ -201,6 +203,18 @@ def title_admonitions(markdown: str, language: Language) -> str:
         return f'{match[1]}{match[2]} "{title}"' if title else match[0]
 
     return _UNTITLED.sub(titled, markdown)
+
+
+def unlink_planned(markdown: str, uri: str, planned: frozenset[str], language: Language) -> str:
+    """Leave only the words of a link whose target is planned in the navigation and not written yet."""
+
+    def judged(match: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(uri), match[2]))
+        if target not in planned:
+            return match[0]
+        return f'<span class="nl-planned" title="{escape(text(language, "page.planned"))}">{match[1]}</span>'
+
+    return _LINK.sub(judged, markdown)
 
 
 def mark_commands(markdown: str, sections: Sequence[Section], language: Language) -> str:

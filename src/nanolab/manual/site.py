@@ -47,7 +47,7 @@ class Site:
         self.root = root
         self.language = Language.ZH
         self.fences: Fences | None = None
-        self.used: dict[str, list[str]] = {}
+        self.planned: frozenset[str] = frozenset()
 
     # -- configuration -------------------------------------------------------------------------------------------
 
@@ -61,6 +61,7 @@ class Site:
         if config.nav is not None:
             missing: list[str] = []
             config.nav = _existing(config.nav, Path(config.docs_dir), missing)
+            self.planned = frozenset(missing)
             if missing:
                 log.info("%d planned pages are not written yet: %s", len(missing), " ".join(missing))
         return config
@@ -81,6 +82,7 @@ class Site:
         self.fences.page = PageState(page.file.src_uri)
         for problem in pages.lint(markdown):
             log.warning("%s: %s", page.file.src_uri, problem)
+        markdown = pages.unlink_planned(markdown, page.file.src_uri, self.planned, self.language)
         markdown = pages.mark_commands(markdown, self.sections, self.language)
         return pages.title_admonitions(markdown, self.language) + self._abbreviations()
 
@@ -92,7 +94,6 @@ class Site:
     def on_page_content(self, html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
         assert self.fences is not None
         blocks = self.fences.page.blocks
-        self.used[page.file.src_uri] = list(blocks)
         line = self._verified(blocks)
         return html.replace("</h1>", f"</h1>{line}", 1) if line else html
 

@@ -71,6 +71,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "page.pending": ("{n} 个待运行", "{n} pending"),
     "page.stale": ("{n} 个已过期", "{n} stale"),
     "page.none": ("本页的结果还没有记录", "No result of this page has been recorded yet"),
+    "page.planned": ("这一页还没有写", "This page is not written yet"),
     "page.search": ("搜索", "Search"),
     # commands
     "tier.cpu": ("CPU 上可运行，已由 CI 执行", "runs on CPU, executed by CI"),
