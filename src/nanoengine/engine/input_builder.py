@@ -19,6 +19,7 @@ class InputBuilder:
         self.rows = {name: buffer.host_field(layout, name) for name in layout.ranges}  # of a decode step
         self.tables = self.rows["block_tables"].reshape(layout.rows, layout.width)
         self._batch: list[Sequence] = []  # whose block tables and sampling options the rows hold
+        self.filters_logits = False  # whether any sequence of the step asks for top-k or top-p
         self._num_blocks: Int32Array = np.zeros(0, np.int32)  # blocks each row shows
 
     def slots(self, block_table: list[int], positions: Int32Array) -> Int32Array:
@@ -96,3 +97,4 @@ class InputBuilder:
         temperatures = self.buffer.host_field(layout, "temperatures").view(np.float32)
         temperatures[: len(seqs)] = [seq.params.temperature for seq in seqs]
         self.buffer.host_field(layout, "seeds")[: len(seqs)] = [seq.seed for seq in seqs]
+        self.filters_logits = any(seq.params.top_k or seq.params.top_p < 1 for seq in seqs)

@@ -275,8 +275,8 @@ class ModelRunner:
         """Read the candidates; a batch with top-k or top-p draws again from its filtered logits."""
         logits, token_ids = output
         assert logits is not None and token_ids is not None
-        top_k, top_p = [seq.params.top_k for seq in seqs], [seq.params.top_p for seq in seqs]
-        if any(top_k) or min(top_p) < 1:
+        if self.inputs.filters_logits:
+            top_k, top_p = [seq.params.top_k for seq in seqs], [seq.params.top_p for seq in seqs]
             kept = keep_most_likely(logits, inputs.temperatures, top_k, top_p)
             positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions
             token_ids = sample(kept, inputs.temperatures, inputs.seeds, positions)

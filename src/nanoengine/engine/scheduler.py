@@ -76,7 +76,7 @@ class Scheduler:
         seqs: list[Sequence] = []
         while self.running and len(seqs) < self.max_num_seqs:
             seq = self.running.popleft()
-            if self.make_room(seq):
+            if self.block_manager.can_append(seq) or self.make_room(seq):
                 self.block_manager.may_append(seq)
                 seq.num_scheduled_tokens = 1
                 seqs.append(seq)
@@ -129,22 +129,24 @@ class Scheduler:
 
     def postprocess(self, seqs: list[Sequence], token_ids: list[int], is_prefill: bool) -> None:
         """Account for the KV just written, accept each candidate token, and let finished sequences go."""
+        block_size = self.block_manager.block_size
         for seq, token_id in zip(seqs, token_ids, strict=True):
-            self.block_manager.hash_blocks(seq)
-            seq.num_cached_tokens += seq.num_scheduled_tokens
+            cached = seq.num_cached_tokens + seq.num_scheduled_tokens
+            if cached // block_size > seq.num_cached_tokens // block_size:
+                self.block_manager.hash_blocks(seq)  # a block has just been filled
+            seq.num_cached_tokens = cached
             seq.num_scheduled_tokens = 0
-            if is_prefill and seq.num_cached_tokens < seq.num_tokens:
+            if is_prefill and cached < seq.num_tokens:
                 continue  # a chunk in the middle of a prompt: its candidate means nothing
             seq.append_token(token_id)
-            reason = self.stop_reason(seq, token_id)
-            if reason:
+            if reason := self.stop_reason(seq, token_id):
                 self.running.remove(seq)
                 self.block_manager.deallocate(seq)
                 seq.finish(reason)
 
     def stop_reason(self, seq: Sequence, token_id: int) -> str | None:
-        if not seq.ignore_eos and token_id in self.eos:
+        if token_id in self.eos and not seq.ignore_eos:
             return "eos"
-        if token_id in seq.params.stop_token_ids:
+        if token_id in seq.stop_token_ids:
             return "stop"
-        return "length" if seq.num_completion_tokens >= seq.max_tokens else None
+        return "length" if seq.num_tokens >= seq.max_total_tokens else None

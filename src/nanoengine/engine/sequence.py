@@ -31,12 +31,14 @@ class Sequence:
         self.params = params
         self.max_tokens = params.max_tokens
         self.ignore_eos = params.ignore_eos
+        self.stop_token_ids = params.stop_token_ids
         self.seed = fold_seed(params.seed if params.seed is not None else random.getrandbits(31))
         self.block_size = block_size
         self.token_ids = list(token_ids)
         self.last_token = token_ids[-1]
         self.num_tokens = len(token_ids)
         self.num_prompt_tokens = len(token_ids)
+        self.max_total_tokens = len(token_ids) + params.max_tokens
         self.num_cached_tokens = 0
         self.num_scheduled_tokens = 0
         self.block_table: list[int] = []
