@@ -18,7 +18,7 @@ import click
 
 from nanolab.errors import LabError
 from nanolab.evidence import conclude, repo_root
-from nanolab.patches import PatchState, State, WorkingCopy, conflicting_hunks, examine, examine_all, find_patch, put
+from nanolab.patches import PatchState, State, WorkingCopy, conflicting_hunks, examine, examine_all, find_patch, pinned, put
 from nanolab.verdicts import Verdict
 
 repo_option = click.option(
@@ -95,6 +95,8 @@ def refuse(state: PatchState, copy: WorkingCopy, *, reverse: bool) -> None:
     for hunk in conflicting_hunks(state.patch, copy.root, reverse=reverse):
         click.echo(f"\nthis hunk does not fit {hunk.file}:\n{hunk.text}")
     files = " ".join(state.patch.files)
+    if not copy.has_commit(pinned().commit):
+        click.echo(f"note: {copy.root} was made by another version of the lab; its baseline is not {pinned().commit}")
     click.echo(f"your changes to its files:\n{copy.diff(*state.patch.files)}")
     raise LabError(
         f"{state.patch.name} was not {'reverted' if reverse else 'applied'}, and nothing was written ({state.reason}). "

@@ -140,8 +140,13 @@ def write_frame(dest: Path) -> None:
 
 
 def first_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.startswith("error")] or text.splitlines()
-    return lines[0].strip() if lines else "no reason given"
+    """The line of git's complaint that says where."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    for start in ("error: patch failed", "error"):
+        for line in lines:
+            if line.startswith(start):
+                return line.removeprefix("error: ")
+    return lines[0] if lines else "no reason given"
 
 
 def commit_baseline(dest: Path) -> tuple[str, str]:
