@@ -3,7 +3,16 @@
 Knows the files of a checkpoint (config.json, tokenizer, safetensors), never how an engine computes with them.
 """
 
+from .directory import check_model_dir, describe_model
 from .shapes import PRESETS, ModelShape
 from .synthetic import make_model, make_tiny, weight_bytes
 
-__all__ = ["PRESETS", "ModelShape", "make_model", "make_tiny", "weight_bytes"]
+__all__ = [
+    "PRESETS",
+    "ModelShape",
+    "check_model_dir",
+    "describe_model",
+    "make_model",
+    "make_tiny",
+    "weight_bytes",
+]

@@ -46,8 +46,7 @@ class ModelShape:
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
-                f"{self.num_attention_heads} query heads do not divide among "
-                f"{self.num_key_value_heads} KV heads"
+                f"{self.num_attention_heads} query heads do not divide among {self.num_key_value_heads} KV heads"
             )
         if self.dtype not in ("bfloat16", "float32"):
             raise ValueError(f"dtype {self.dtype!r}: weights are written as bfloat16 or float32")
@@ -68,7 +67,7 @@ class ModelShape:
     def config(self) -> dict[str, Any]:
         """config.json."""
         if self.rope_names == "old":
-            rope = {"rope_scaling": None, "rope_theta": int(self.rope_theta), "torch_dtype": self.dtype}
+            rope: dict[str, Any] = {"rope_scaling": None, "rope_theta": int(self.rope_theta), "torch_dtype": self.dtype}
         else:
             parameters = {"rope_theta": self.rope_theta, "rope_type": "default"}
             rope = {"rope_parameters": parameters, "dtype": self.dtype}

@@ -16,7 +16,8 @@ proves nothing; and errors grow from layer to layer until bfloat16 says nothing 
   coordinate is rounded by a quarter of the additions;
 * the last MLP is a key-value memory (Geva et al., 2021): gate and up rows agree, so a neuron answers with the
   square of its match, and its value is the embedding row of one token. Few neurons win clearly, as in a
-  trained model, and top-1 stands apart from the rest;
+  trained model, and top-1 stands apart from the rest. A neuron is held back (INHIBITION, in deviations of its
+  match) by the very token that it proposes: greedy decoding does not repeat one token for ever;
 * embedding rows have deviation EMBED; marker and padding rows a fraction of it, so they are seldom the top-1;
 * the final norm is scaled to give logits a deviation of LOGITS.
 
@@ -30,6 +31,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,9 @@ NORM_SPREAD = 0.1  # norm weights differ from one another, so that code which fo
 SWIGLU = 0.6  # deviation of silu(x) * y for standard normal x, y (sqrt of E[silu(x)^2] = 0.596)
 MEMORY_GATE = 3.0  # steep enough for silu to act as max(0, x)
 MEMORY_SHARE = 2.5  # the memory's output relative to the residual stream that it joins
+INHIBITION = 3.0
 LOGITS = 2.5
+STREAM = math.sqrt(1 + ATTENTION_SHARE + MLP_SHARE)  # deviation of the residual stream, in embeddings
 
 _CHUNK = 1 << 18  # words handled at a time: stays inside the cache
 _LANES = np.uint64(0x0000_FFFF_0000_FFFF)
@@ -145,25 +149,38 @@ class SyntheticWeights:
         return Tensor(name, whole.shape, lambda: whole.make() * strength)
 
     def _memory(self, prefix: str) -> Iterator[Tensor]:
-        s, width = self.shape, 1 / math.sqrt(self.shape.hidden_size)
-        keys = (s.intermediate_size, s.hidden_size)
-        gate_name, up_name = prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"
+        gate, up, down = (f"{prefix}mlp.{name}_proj.weight" for name in ("gate", "up", "down"))
+        keys = (self.shape.intermediate_size, self.shape.hidden_size)
+        own = 0.25 / math.sqrt(self.shape.hidden_size)  # up differs a little: a swap of the two shows
 
-        def up() -> Values:  # the gate's rows, with a difference that a swap of the two would show
-            own = self._draw(up_name, math.prod(keys), scale=0.25 * width)
-            return (own + self._draw(gate_name, math.prod(keys), scale=width)).reshape(keys)
+        def up_rows() -> Values:
+            return self._draw(up, math.prod(keys), scale=own).reshape(keys) + self._memory_keys(gate)
 
-        yield self._matrix(gate_name, *keys, MEMORY_GATE * width)
-        yield Tensor(up_name, keys, up)
-        yield Tensor(prefix + "mlp.down_proj.weight", keys[::-1], self._memory_values)
+        yield Tensor(gate, keys, lambda: self._memory_keys(gate) * np.float32(MEMORY_GATE))
+        yield Tensor(up, keys, up_rows)
+        yield Tensor(down, keys[::-1], self._memory_values)
+
+    def _memory_keys(self, name: str) -> Values:
+        """Row j is what neuron j matches: a random direction, minus the token that it would repeat."""
+        s = self.shape
+        keys = self._draw(name, s.intermediate_size * s.hidden_size, scale=1 / math.sqrt(s.hidden_size))
+        # The stream holds its own token's row at 1 / STREAM of its deviation.
+        against = np.float32(INHIBITION * STREAM / (EMBED * s.hidden_size))
+        return keys.reshape(s.intermediate_size, s.hidden_size) - against * self._memory_inputs
 
     def _memory_values(self) -> Values:
         """Column j is the (output) embedding row of the token that neuron j proposes."""
-        stream = math.sqrt(1 + ATTENTION_SHARE + MLP_SHARE)
         # A neuron's answer is about 3 * max(0, z)^2, whose second moment is 9 * 3 / 2.
         answers = math.sqrt(self.shape.intermediate_size * MEMORY_GATE**2 * 1.5)
-        rows = self._head()[self.memory_tokens()]
-        return np.ascontiguousarray(rows.T) * np.float32(MEMORY_SHARE * stream / answers)
+        return np.ascontiguousarray(self._memory_outputs.T) * np.float32(MEMORY_SHARE * STREAM / answers)
+
+    @cached_property
+    def _memory_inputs(self) -> Values:
+        return self._embedding()[self.memory_tokens()]
+
+    @cached_property
+    def _memory_outputs(self) -> Values:
+        return self._memory_inputs if self.shape.tie_word_embeddings else self._head()[self.memory_tokens()]
 
     def memory_tokens(self) -> NDArray[np.int64]:
         """The token of each neuron of the last MLP; neuron 0 proposes the end of the turn."""
