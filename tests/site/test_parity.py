@@ -183,8 +183,11 @@ def test_what_is_planned_and_not_there_is_named(root: Path) -> None:
     (root / "docs" / "commands" / "5-2.sh").write_text(
         "".join(f"# tier: cpu\n# --8<-- [start:{n}]\ntrue\n# --8<-- [end:{n}]\n" for n in ("quick-a", "unused"))
     )
+    (root / "scripts" / "e2e").mkdir(parents=True)
+    (root / "scripts" / "e2e" / "new.py").touch()
     assert [str(d) for d in parity.incomplete(root)] == [
         "ch5/later.md: planned, not written",
+        "scripts/e2e/new.py: not in the command reference",
         "docs/commands/5-2.sh#unused: no page shows this",
     ]
 

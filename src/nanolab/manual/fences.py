@@ -118,7 +118,8 @@ class Fences:
         svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL).strip()
         label = text(self.language, "figure.label", id=figure_id)
         return (
-            f'<figure class="nl-figure" id="fig-{escape(figure_id.lower())}"><div class="nl-scroll" data-search-exclude>{svg}</div>'
+            f'<figure class="nl-figure" id="fig-{escape(figure_id.lower())}">'
+            f'<div class="nl-scroll" data-search-exclude>{svg}</div>'
             f"<figcaption><strong>{label}</strong> {escape(caption)}</figcaption></figure>"
         )
 
