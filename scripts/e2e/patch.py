@@ -18,7 +18,17 @@ import click
 
 from nanolab.errors import LabError
 from nanolab.evidence import conclude, repo_root
-from nanolab.patches import PatchState, State, WorkingCopy, conflicting_hunks, examine, examine_all, find_patch, pinned, put
+from nanolab.patches import (
+    PatchState,
+    State,
+    WorkingCopy,
+    conflicting_hunks,
+    examine,
+    examine_all,
+    find_patch,
+    pinned,
+    put,
+)
 from nanolab.verdicts import Verdict
 
 repo_option = click.option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -179,6 +180,7 @@ def commit_baseline(dest: Path) -> tuple[str, str]:
 LOCAL_CONFIG = {
     "core.autocrlf": "false",
     "core.eol": "lf",
+    "core.attributesFile": os.devnull,
     "apply.whitespace": "warn",
     "apply.ignoreWhitespace": "no",
     "diff.noprefix": "false",

@@ -2,7 +2,7 @@
 
 `isolated=True` also shuts out the user's and the system's configuration; it is used where bytes or ids must be the
 same everywhere. On a learner's repository the user's configuration stays (it may hold safe.directory), and the
-settings that could change bytes are overridden.
+settings that could change bytes are overridden: line endings, whitespace repair, attributes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ NEUTRAL = (
     "core.autocrlf=false",
     "core.safecrlf=false",
     "core.quotePath=false",
+    f"core.attributesFile={os.devnull}",
     "apply.whitespace=nowarn",
     "apply.ignoreWhitespace=no",
     "diff.noprefix=false",
@@ -30,7 +31,9 @@ def git(
 ) -> subprocess.CompletedProcess[str]:
     """The finished process, whatever its exit code; LabError if git is not there."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"} | (env or {})
+    environment |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"} | (
+        env or {}
+    )
     if isolated:
         environment |= {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DEFAULT_HASH": "sha1"}
     settings = [part for setting in NEUTRAL for part in ("-c", setting)]
