@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nanolab.errors import LabError
+from nanolab.errors import LabError, MissingPrerequisite
 
 from .findings import Findings
 from .log import Event, EventLog
@@ -20,6 +20,7 @@ def compare_benchmarks(log: EventLog, other: EventLog, variable: str) -> Finding
         if variable not in event["config"]:
             known = ", ".join(sorted(event["config"]))
             raise LabError(f"{side.path} has no setting {variable!r}; --variable takes one of: {known}")
+    _need_graphs(first, second, variable)
     findings = Findings(first)
     for part, name in IDENTITY:
         findings.expect(f"{part} {name} is the same", second[part].get(name), first[part].get(name))
@@ -35,6 +36,15 @@ def compare_benchmarks(log: EventLog, other: EventLog, variable: str) -> Finding
     findings.expect("output tokens of a round", sorted(set(counts[0])), [expected])
     findings.facts = {"variable": variable, "output_tokens": counts[0]} | _ratio(first, second, variable)
     return findings
+
+
+def _need_graphs(first: Event, second: Event, variable: str) -> None:
+    """Eager against graph needs a run that replayed graphs; on CPU no run does."""
+    on_cpu = "cpu" in (first["device"]["kind"], second["device"]["kind"])
+    if variable == "eager" and on_cpu and first["config"]["eager"] and second["config"]["eager"]:
+        raise MissingPrerequisite(
+            "both runs were eager: CUDA graphs need a CUDA device, so there is nothing to compare"
+        )
 
 
 def _ratio(first: Event, second: Event, variable: str) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def explain(phase: str, before: Event, after: Event) -> tuple[str, str]:
         )
     if reached < before["total"]:
         return (
-            f"chunk: KV of positions {before['cached']} to {reached - 1}; the prompt goes on, so the candidate is discarded",
+            f"chunk: KV of positions {before['cached']} to {reached - 1}; the prompt goes on: candidate discarded",
             f"分块：写入位置 {before['cached']} 到 {reached - 1} 的 KV；提示未结束，候选 token 丢弃",
         )
     hit = f"; {before['cached']} tokens were already cached" if before["cached"] else ""
