@@ -32,7 +32,7 @@ class DecodeTunables:
     num_warps: int = 4
     num_stages: int = 5  # two tiles of K and V in flight: each level of indirection (page, then key) takes two
     min_chunk: int = 128  # a piece never holds fewer keys (a multiple of block_n)
-    min_splits: int = 4  # even out sequences of unequal length when the batch alone fills the GPU
+    min_splits: int = 1  # when the batch alone fills the GPU, a merge costs more than even pieces gain
     max_splits: int = 16
     programs_per_sm: int = 3
 
