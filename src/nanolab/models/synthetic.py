@@ -17,11 +17,11 @@ from typing import Any
 from nanolab.errors import LabError
 
 from . import byte_tokenizer
+from .directory import MARK
 from .safetensors_file import ITEM_SIZE, write_weights
 from .shapes import PRESETS, TINY, ModelShape, with_overrides
 from .weights import SyntheticWeights
 
-MARK = "synthetic.json"
 NOTE = "Synthetic weights for teaching and measuring; they answer no question. Made by make_model.py."
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 Progress = Callable[[int], object]
@@ -48,19 +48,21 @@ def make_model(
     `progress` receives the bytes of weights as they are written (of `weight_bytes(shape)` in all).
     """
     shape = PRESETS[shape] if isinstance(shape, str) else shape
-    directory = Path(directory)
+    directory = Path(directory).absolute()
     _check_destination(directory)
-    _check_arguments(shape, seed, tokenizer)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    _check_arguments(shape, seed, shards, tokenizer)
     try:
-        _write(building, shape, seed, shards, tokenizer, progress)
-        building.chmod(0o755)  # mkdtemp makes it private
-        if directory.exists():
-            shutil.rmtree(directory)
-        os.replace(building, directory)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _check_space(directory.parent, weight_bytes(shape))
+        with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", dir=directory.parent) as scratch:
+            building = Path(scratch) / "new"
+            building.mkdir()
+            _write(building, shape, seed, shards, tokenizer, progress)
+            if directory.exists():
+                os.replace(directory, Path(scratch) / "old")
+            os.replace(building, directory)
+    except OSError as error:
+        raise LabError(f"{directory} cannot be written: {error}. Give another --out, or free some space.") from error
     return directory
 
 
@@ -96,9 +98,21 @@ def _check_destination(directory: Path) -> None:
     )
 
 
-def _check_arguments(shape: ModelShape, seed: int, tokenizer: Path | None) -> None:
+def _check_space(parent: Path, needed: int) -> None:
+    free = shutil.disk_usage(parent).free
+    if free < needed:
+        raise LabError(
+            f"{parent} has {free / 2**30:.2f} GiB free; the weights need {needed / 2**30:.2f} GiB. "
+            "Free some space, or give an --out on another disk."
+        )
+
+
+def _check_arguments(shape: ModelShape, seed: int, shards: int, tokenizer: Path | None) -> None:
     if not 0 <= seed < 2**63:
         raise LabError(f"seed {seed}: give a whole number from 0 to 2**63 - 1.")
+    count = sum(1 for _ in SyntheticWeights(shape, seed).tensors())
+    if not 1 <= shards <= count:
+        raise LabError(f"{shards} shards: give 1 to {count}, the number of tensors.")
     missing = [name for name in TOKENIZER_FILES if tokenizer and not (tokenizer / name).is_file()]
     if missing:
         raise LabError(
