@@ -25,9 +25,7 @@ def jsonl_out(command: F) -> F:
 def engine_options(command: F) -> F:
     """What decides which engine runs and how; shared by `load` and `serve`."""
     options = [
-        click.option(
-            "--source", type=click.Path(path_type=Path), help="Default: $NANO_DIR, else the bundled engine."
-        ),
+        click.option("--source", type=click.Path(path_type=Path), help="Default: $NANO_DIR, else the bundled engine."),
         click.option("--model", type=click.Path(path_type=Path), envvar="MODEL_DIR", help="Default: $MODEL_DIR."),
         click.option("--simulated", is_flag=True, help="A simulated engine: no model; the log is marked simulated."),
         click.option("--simulated-step-ms", default=2.0, show_default=True, help="How long a simulated step takes."),
@@ -250,6 +248,32 @@ def client(endpoint: str, prompt: str, max_tokens: int, request_id: str, cancel_
     click.echo(f"{request_id}: {end.output_tokens} tokens, ended as {end.reason.value}{message} -> {out}")
     bad = end.reason.value in ("error", "rejected", "slow_consumer", "shutdown")
     conclude(Verdict.FAIL if bad else Verdict.COLLECTED)
+
+
+# ---- report and timeline ---------------------------------------------------------------------------------
+
+
+@main.command()
+@click.option("--inputs", required=True, help="Event logs, A.jsonl[,B.jsonl]; the first group is `before`.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="FILE.json; .md and .svg beside it.")
+@click.option("--slo-ttft-ms", type=float, help="Limit for a request's TTFT.")
+@click.option("--slo-tpot-ms", type=float, help="Limit for a request's TPOT.")
+def report(inputs: str, out: Path, slo_ttft_ms: float | None, slo_tpot_ms: float | None) -> None:
+    """Metrics with their formulas and sample counts, comparisons and plots."""
+    from nanolab.report.metrics import Slo
+    from nanolab.report.program import split_inputs, write_report
+
+    write_report(split_inputs(inputs), out, Slo(slo_ttft_ms, slo_tpot_ms), click.echo)
+
+
+@main.command()
+@click.option("--input", "source", type=click.Path(path_type=Path), required=True, help="Event log (JSONL).")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Trace for Perfetto or chrome://tracing.")
+def timeline(source: Path, out: Path) -> None:
+    """An event log as a timeline for a trace viewer, checked against the log."""
+    from nanolab.report.program import write_timeline
+
+    conclude(write_timeline(source, out, click.echo))
 
 
 if __name__ == "__main__":

@@ -280,6 +280,31 @@ def test_port_in_use_is_a_clear_error_before_the_engine_loads() -> None:
             bind("127.0.0.1", port)
 
 
+def test_connections_send_small_writes_at_once() -> None:
+    """With Nagle's algorithm on, every second token waits 40 ms for a delayed acknowledgement."""
+
+    async def main() -> None:
+        transports: list[asyncio.Transport] = []
+
+        class Keep(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                transports.append(transport)  # type: ignore[arg-type]
+
+        with bind("127.0.0.1", 0) as bound:
+            server = await asyncio.get_running_loop().create_server(Keep, sock=bound)
+            async with server:
+                _, writer = await asyncio.open_connection(*bound.getsockname())
+                await asyncio.sleep(0)
+                while not transports:
+                    await asyncio.sleep(0.001)
+                accepted = transports[0].get_extra_info("socket")
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                writer.close()
+                transports[0].close()
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_S))
+
+
 def test_a_body_that_never_arrives_is_408() -> None:
     async def main() -> None:
         async with live_server(settings=ServerSettings(body_timeout_s=0.1)) as live:

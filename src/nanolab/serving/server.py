@@ -50,7 +50,9 @@ def bind(host: str, port: int) -> socket.socket:
     """A bound socket, or a LabError that says what to do. Done before the engine loads, which takes a while."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family, socket.SOCK_STREAM)
+        # NOTE: asyncio turns Nagle's algorithm off only on sockets that name TCP; left on, a small write waits for
+        # the client's delayed acknowledgement, and tokens come 40 ms late.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, port))

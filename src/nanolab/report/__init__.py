@@ -1,0 +1,1 @@
+"""Reports: metrics from event logs, comparisons, plots and timelines. Reads logs only; drives nothing."""
