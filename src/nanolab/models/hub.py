@@ -92,7 +92,6 @@ class HubRevision:
 
     def _continue(self, remote: RemoteFile, partial: Path) -> None:
         from huggingface_hub.file_download import http_get
-        from huggingface_hub.utils import build_hf_headers
 
         if partial.is_file() and partial.stat().st_size > remote.size:
             partial.unlink()
@@ -101,7 +100,7 @@ class HubRevision:
                 remote.url,
                 file,
                 resume_size=file.tell(),
-                headers=build_hf_headers(token=False),
+                headers={"Accept-Encoding": "identity"},  # a compressed answer cannot be continued
                 expected_size=remote.size,
                 displayed_filename=remote.name,
             )
@@ -143,8 +142,6 @@ def _check_space(partial: Path, remote: RemoteFile) -> None:
 
 def _network_errors() -> tuple[type[Exception], ...]:
     """What a failed request raises: huggingface_hub 1.x uses httpx, 0.x requests (whose errors are OSErrors)."""
-    from huggingface_hub import constants  # noqa: F401  (so that a missing huggingface_hub is named first)
-
     try:
         import httpx
     except ImportError:
