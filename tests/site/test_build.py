@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import Lab, fill_gallery, make_lab
+from site_lab import Lab, fill_gallery, make_lab
 
 from nanolab.evidence import repo_root
 

@@ -51,7 +51,9 @@ class Site:
 
     # -- configuration -------------------------------------------------------------------------------------------
 
+    @event_priority(100)  # before the search plugin reads its dictionary
     def on_config(self, config: MkDocsConfig) -> MkDocsConfig:
+        self._anchor_paths(config)
         self.language = Language(config.extra["manual"]["language"])
         self.sections = commands.load(self.root)
         self.fences = Fences(self.root, self.language, BlockStore(self.root, self.sections))
@@ -65,6 +67,14 @@ class Site:
             if missing:
                 log.info("%d planned pages are not written yet: %s", len(missing), " ".join(missing))
         return config
+
+    def _anchor_paths(self, config: MkDocsConfig) -> None:
+        """Paths that MkDocs leaves relative to the working directory; a build may be started from anywhere."""
+        config.mdx_configs.setdefault("pymdownx.snippets", {})["base_path"] = [str(self.root)]
+        for plugin, option in (("material/search", "jieba_dict_user"), ("mkdocs-jupyter", "cache_dir")):
+            settings = config.plugins[plugin].config
+            if settings.get(option):
+                settings[option] = str(self.root / settings[option])
 
     def on_files(self, files: Files, config: MkDocsConfig) -> Files:
         """The assets both languages share live once and are added to each build."""
