@@ -1,0 +1,420 @@
+"""Check and time the Triton kernels on this machine's GPU, at the shapes of a Qwen3-0.6B decode step.
+
+\b
+python scripts/maintain/bench_kernels.py --out runs/bench-kernels.json
+python scripts/maintain/bench_kernels.py --section attention --section step
+
+Every kernel is compared with its plain torch meaning first (bfloat16 against float32 arithmetic). Times are medians
+of CUDA graph replays over enough different data that nothing stays in the L2 cache; each is shown with the bytes it
+must move, the bandwidth that makes, and its share of a copy's bandwidth measured on the same card. A case that fails
+is reported and the rest goes on; after --budget seconds no new case starts.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+import torch.nn.functional as F
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "kernels")]
+
+from decode_model import Model  # noqa: E402 - found through the path above
+from kernel_cases import relative_error, rotary_cache  # noqa: E402
+from shape_checks import (  # noqa: E402
+    BF16,
+    DEVICE,
+    DIM,
+    EPS,
+    HEADS,
+    HIDDEN,
+    INNER,
+    KV_HEADS,
+    LAYERS,
+    LINEARS,
+    PAGE,
+    QKV,
+    SCALE,
+    VOCABULARY,
+    check_all,
+    norm_weights,
+    rand,
+    workspace,
+)
+
+from nanoengine.layers import kernels  # noqa: E402
+
+
+@dataclass
+class Bench:
+    """Collects rows, survives failures, and watches the clock."""
+
+    budget: float
+    started: float = field(default_factory=time.monotonic)
+    copy_bandwidth: float = 0.0  # bytes a second, read plus written
+    checks: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def check(self, name: str, make: Callable[[], tuple[Any, Any]], limit: float = 1e-2) -> None:
+        """`make` returns (kernel's tensor, reference)."""
+        try:
+            out, wanted = make()
+            error = relative_error(out.float(), wanted.float())
+            entry: dict[str, Any] = {"kernel": name, "error": error, "ok": error < limit}
+        except Exception as problem:
+            entry = {"kernel": name, "ok": False, "problem": summary(problem)}
+        self.checks.append(entry)
+        shown = entry.get("problem") or f"relative error {entry['error']:.2e}"
+        click.echo(f"check  {'ok  ' if entry['ok'] else 'FAIL'} {name}: {shown}")
+
+    def time(self, name: str, case: str, launch: Callable[[int], object], bytes_each: float, repeats: int) -> float:
+        """Time `launch(i)` for i < repeats inside one graph; returns microseconds for one, 0.0 on failure."""
+        row: dict[str, Any] = {"kernel": name, "case": case}
+        self.rows.append(row)
+        if time.monotonic() - self.started > self.budget:
+            row["problem"] = "not run: out of budget"
+            return 0.0
+        try:
+            row["us"] = graph_time(launch, repeats)
+            row["gb_per_s"] = bytes_each / row["us"] / 1e3
+            row["of_copy"] = row["gb_per_s"] * 1e9 / self.copy_bandwidth
+        except Exception as problem:
+            row["problem"] = summary(problem)
+        if "problem" in row:
+            click.echo(f"{name:34} {case:28} {row['problem']}")
+            return 0.0
+        click.echo(f"{name:34} {case:28} {row['us']:9.2f} us {row['gb_per_s']:8.0f} GB/s {row['of_copy']:7.1%} of copy")
+        return float(row["us"])
+
+
+def summary(problem: Exception) -> str:
+    where = traceback.extract_tb(problem.__traceback__)[-1]
+    return f"{type(problem).__name__}: {str(problem)[:300]} ({Path(where.filename).name}:{where.lineno})"
+
+
+def graph_time(launch: Callable[[int], object], repeats: int, replays: int = 15) -> float:
+    """Median microseconds of one launch among `repeats` captured in a graph."""
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for i in range(min(repeats, 3)):
+            launch(i)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(repeats):
+            launch(i)
+    times = []
+    for _ in range(replays + 3):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return statistics.median(times[3:]) * 1e3 / repeats
+
+
+def measure_copy() -> float:
+    source = torch.randn(2**29, device=DEVICE)
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / (graph_time(lambda _: target.copy_(source), 2) * 1e-6)
+
+
+# ---- timing -----------------------------------------------------------------------------------------------------
+
+
+def tag(sizes: dict[str, int]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sizes.items())
+
+
+SMALL: list[dict[str, int]] = [{}, {"min_chunk": 64}, {"min_chunk": 256}, {"block_n": 32, "num_stages": 7}]
+LARGE: list[dict[str, int]] = [
+    {},
+    {"min_splits": 1},
+    {"min_splits": 2},
+    {"min_splits": 2, "num_stages": 7},
+    {"min_splits": 2, "block_n": 32, "num_stages": 7},
+    {"min_splits": 2, "block_n": 128},
+    {"min_splits": 2, "num_warps": 2},
+    {"min_splits": 8},
+]
+
+
+def time_attention(bench: Bench) -> None:
+    unequal = [100 + (i * 131 % 256) * 1948 // 255 for i in range(256)]
+    time_decode(bench, "256 x 1100", [1100] * 256, LARGE)
+    time_decode(bench, "256 x 100..2048", unequal, LARGE)
+    time_decode(bench, "64 x 1024", [1024] * 64, LARGE[:4])
+    for n, context in [(1, 16), (1, 272), (1, 2048), (2, 512), (8, 512), (16, 160)]:
+        time_decode(bench, f"{n} x {context}", [context] * n, SMALL)
+
+
+def time_decode(bench: Bench, name: str, lengths: list[int], variants: list[dict[str, int]]) -> None:
+    n, needed = len(lengths), [-(-length // PAGE) for length in lengths]
+    pages, layers = sum(needed), max(1, min(LAYERS, 2**10 // sum(needed)))
+    cache = torch.randn(2, layers, pages, PAGE, KV_HEADS, DIM, dtype=BF16, device=DEVICE)
+    order = torch.randperm(pages).tolist()
+    rows = torch.zeros(n, 16, dtype=torch.int32)
+    for row, count in enumerate(needed):
+        rows[row, :count] = torch.tensor([order.pop() for _ in range(count)])
+    tables, lens = rows.to(DEVICE), torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
+    q, moved, repeats = rand(n, HEADS, DIM), sum(lengths) * KV_HEADS * DIM * 2 * 2, max(layers, 4)
+
+    def ours(scratch: kernels.DecodeWorkspace, i: int) -> None:
+        k, v = cache[0, i % layers], cache[1, i % layers]
+        kernels.paged_decode_attention(q, k, v, tables, lens, SCALE, scratch, pdl=True)
+
+    for sizes in variants:
+        label = f"{name} {tag(sizes)}"
+        bench.time("paged_decode_attention", label, partial(ours, workspace(n, **sizes)), moved, repeats)
+
+    def theirs(i: int) -> None:
+        from flash_attn import flash_attn_with_kvcache
+
+        k, v = cache[0, i % layers], cache[1, i % layers]
+        flash_attn_with_kvcache(
+            q[:, None], k, v, cache_seqlens=lens, block_table=tables, softmax_scale=SCALE, causal=True
+        )
+
+    bench.time("flash_attn_with_kvcache", name, theirs, moved, repeats)
+
+
+def time_prefill(bench: Bench) -> None:
+    for name, lengths in [("16 x 128", [128] * 16), ("1 x 2048", [2048]), ("16 x 1024", [1024] * 16)]:
+        time_prefill_case(bench, name, lengths)
+
+
+def time_prefill_case(bench: Bench, name: str, lengths: list[int]) -> None:
+    total, longest = sum(lengths), max(lengths)
+    q, k, v = rand(total, QKV // DIM, DIM).split([HEADS, KV_HEADS, KV_HEADS], dim=1)
+    k, v = k.contiguous(), v.contiguous()
+    bounds = torch.tensor([0, *lengths]).cumsum(0).to(DEVICE, torch.int32)
+    moved = 2 * total * (HEADS + KV_HEADS) * DIM * 2
+
+    def ours(tunables: kernels.PrefillTunables, _: int) -> None:
+        kernels.prefill_attention(q, k, v, bounds, longest, SCALE, tunables=tunables)
+
+    variants: list[dict[str, int]] = [{}, {"block_m": 64, "num_warps": 4}, {"block_n": 128}]
+    for sizes in variants:
+        launch = partial(ours, kernels.PrefillTunables(**sizes))
+        bench.time("prefill_attention", f"{name} {tag(sizes)}", launch, moved, 8)
+
+    def theirs(_: int) -> None:
+        from flash_attn import flash_attn_varlen_func
+
+        flash_attn_varlen_func(q, k, v, bounds, bounds, longest, longest, softmax_scale=SCALE, causal=True)
+
+    bench.time("flash_attn_varlen_func", name, theirs, moved, 8)
+
+
+def time_elementwise(bench: Bench) -> None:
+    cache = torch.zeros(2, 80, PAGE, KV_HEADS, DIM, dtype=BF16, device=DEVICE)
+    angles = rotary_cache(4096, DIM).to(DEVICE)
+    for n in (1, 16, 256, 16384):
+        time_row_kernels(bench, n, cache, angles)
+    for n in (1, 16, 256):
+        time_sample(bench, n)
+
+
+def time_row_kernels(bench: Bench, n: int, cache: torch.Tensor, angles: torch.Tensor) -> None:
+    x, gate_up, qkv = rand(n, HIDDEN), rand(n, 2 * INNER), rand(n, QKV)
+    w, head_w = norm_weights(HIDDEN), norm_weights(DIM)
+    positions = torch.arange(n, device=DEVICE, dtype=torch.int32) % 4096
+    step = (qkv, head_w, head_w, EPS, angles, positions, positions, cache[0], cache[1], HEADS, KV_HEADS, DIM)
+    calls: list[tuple[str, Callable[[int], object], float]] = [
+        ("add_rms_norm", lambda _: kernels.add_rms_norm(x, x, w, EPS, pdl=True), 4 * x.nbytes),
+        ("silu_and_mul", lambda _: kernels.silu_and_mul(gate_up, pdl=True), 1.5 * gate_up.nbytes),
+        ("qk_norm_rope_store", lambda _: kernels.qk_norm_rope_store(*step, keep_k=False, pdl=True), 2 * qkv.nbytes),
+    ]
+    for name, launch, moved in calls:
+        bench.time(name, f"n={n}", launch, moved, 20)
+
+
+def time_sample(bench: Bench, n: int) -> None:
+    logits, ones, seeds = rand(n, VOCABULARY), torch.ones(n, device=DEVICE), torch.arange(n, device=DEVICE)
+    zeros, moved = torch.zeros_like(ones), logits.nbytes
+    bench.time("sample", f"n={n}", lambda _: kernels.sample(logits, ones, seeds, seeds, pdl=True), moved, 8)
+    bench.time("sample, greedy", f"n={n}", lambda _: kernels.sample(logits, zeros, seeds, seeds, pdl=True), moved, 8)
+    bench.time("torch.argmax", f"n={n}", lambda _: logits.argmax(-1), moved, 8)
+
+
+def time_linear(bench: Bench) -> None:
+    for name, (outputs, width) in {**LINEARS, "head": (VOCABULARY, HIDDEN)}.items():
+        weights = [rand(outputs, width, scale=width**-0.5) for _ in range(2 if name == "head" else LAYERS)]
+        for n in (1, 2, 4, 8, 16):
+            time_linear_case(bench, name, weights, n)
+
+
+def time_linear_case(bench: Bench, name: str, weights: list[torch.Tensor], n: int) -> None:
+    copies, width = len(weights), weights[0].shape[1]
+    x, norm, moved, repeats = rand(n, width), norm_weights(width), weights[0].nbytes, 2 * copies
+
+    def ours(tunables: kernels.LinearTunables, i: int) -> None:
+        kernels.linear(x, weights[i % copies], pdl=True, tunables=tunables)
+
+    variants: list[dict[str, int]] = [{}]
+    if n == 1:
+        variants += [{"gemv_tile": 4096}, {"gemv_tile": 16384}, {"gemv_tile": 16384, "gemv_warps": 8}]
+    if n in (4, 16):
+        skinny = {"gemv_rows": 0}
+        variants += [{**skinny, "skinny_block_n": 32}, {**skinny, "skinny_warps": 8, "skinny_block_k": 64}]
+    for sizes in variants:
+        launch = partial(ours, kernels.LinearTunables(**sizes))
+        bench.time(f"linear {name}", f"n={n} {tag(sizes)}", launch, moved, repeats)
+    calls: dict[str, Callable[[int], object]] = {"F.linear": lambda i: F.linear(x, weights[i % copies])}
+    if n <= 4 and width == HIDDEN:
+        calls["norm_linear"] = lambda i: kernels.norm_linear(x, norm, EPS, weights[i % copies], pdl=True)
+    if name == "gate_up":
+        calls["gate_up_silu,"] = lambda i: kernels.gate_up_silu(x, weights[i % copies], pdl=True)
+    for kernel, launch in calls.items():
+        bench.time(f"{kernel} {name}", f"n={n}", launch, moved, repeats)
+
+
+# ---- a whole decode step ----------------------------------------------------------------------------------------
+
+
+def time_step(bench: Bench) -> None:
+    for n, context in [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (64, 600), (256, 1100)]:
+        try:
+            model = Model(n, context)
+            if n <= 4:
+                bench.check(f"step n={n}: few rows against cuBLAS", partial(both_ways, model), 3e-2)
+            for name, sizes in step_variants(n):
+                time_step_variant(bench, model, name, sizes, f"n={n} context={context} {tag(sizes)}")
+        except Exception as problem:
+            click.echo(f"step n={n} context={context}: {summary(problem)}")
+
+
+def both_ways(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of the fused and of the plain grouping: 28 layers of bfloat16 rounding apart."""
+    scratch = workspace(model.n)
+    return model.few_rows(scratch, True), model.rows(scratch, False, skinny=False)
+
+
+def step_variants(n: int) -> list[tuple[str, dict[str, int]]]:
+    variants: list[tuple[str, dict[str, int]]] = []
+    if n <= 4:
+        variants += [("few rows", {}), ("few rows, merge apart", {})]
+    if n == 1:
+        variants += [("few rows", {"min_chunk": 64}), ("few rows", {"min_chunk": 256})]
+    if 2 <= n <= 16:
+        variants += [("skinny", {})]
+    return variants if n == 1 else [*variants, ("cuBLAS", {})]
+
+
+def time_step_variant(bench: Bench, model: Model, name: str, sizes: dict[str, int], label: str) -> None:
+    scratch = workspace(model.n, **sizes)
+
+    def step(pdl: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        if name.startswith("few rows"):
+            logits = model.few_rows(scratch, pdl, merge_apart="apart" in name)
+        else:
+            logits = model.rows(scratch, pdl, skinny=name == "skinny")
+        return logits, model.sample(logits, pdl)
+
+    bench.time(f"step, {name}, PDL", label, lambda _: step(True), model.floor_bytes, 1)
+    bench.time(f"step, {name}", label, lambda _: step(False), model.floor_bytes, 1)
+    bench.check(f"step, {name}, {label}: PDL changes nothing", lambda: race_check(step), 1e-9)
+
+
+def race_check(step: Callable[[bool], tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits of many graph replays under PDL against one run without; a race would make some differ."""
+    wanted = step(False)[0].clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step(True)[0]
+    worst: torch.Tensor | None = None
+    for _ in range(30):
+        graph.replay()
+        if not torch.equal(out, wanted):
+            worst = out.clone()
+    return out if worst is None else worst, wanted
+
+
+SECTIONS: dict[str, Callable[[Bench], None]] = {
+    "check": check_all,
+    "step": time_step,
+    "attention": time_attention,
+    "linear": time_linear,
+    "prefill": time_prefill,
+    "elementwise": time_elementwise,
+}
+
+
+@click.command(help=__doc__)
+@click.option("--section", "sections", multiple=True, type=click.Choice(list(SECTIONS)), help="Default: all.")
+@click.option("--budget", default=210.0, show_default=True, help="Seconds after which no new case starts.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write all numbers as JSON.")
+def main(sections: tuple[str, ...], budget: float, out: Path | None) -> None:
+    if not torch.cuda.is_available():
+        click.echo("These are facts of a GPU, and torch sees none here.\nPENDING")
+        sys.exit(4)
+    torch.manual_seed(0)
+    bench = Bench(budget)
+    bench.copy_bandwidth = measure_copy()
+    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    click.echo(f"{device}: copy {bench.copy_bandwidth / 1e12:.2f} TB/s")
+    todo = list(sections or SECTIONS)
+    while todo:
+        name = todo.pop(0)
+        run_section(bench, name)
+        if out is not None:
+            write(bench, out)
+        if todo and not gpu_answers():
+            click.echo("the GPU context is lost (see the first error above); the rest goes on in a new process")
+            rest = [argument for section in todo for argument in ("--section", section)]
+            more = ["--out", str(out.with_suffix(".more.json"))] if out is not None else []
+            subprocess.run([sys.executable, __file__, *rest, *more, "--budget", str(budget / 2)], check=False)
+            break
+    failed = [entry["kernel"] for entry in bench.checks if not entry["ok"]]
+    click.echo(f"{len(bench.checks)} checks, failed: {failed or 'none'}")
+    click.echo("FAIL" if failed else "PASS")
+    sys.exit(1 if failed else 0)
+
+
+def run_section(bench: Bench, name: str) -> None:
+    begun = time.monotonic()
+    try:
+        with torch.inference_mode():
+            SECTIONS[name](bench)
+    except Exception as problem:
+        click.echo(f"section {name} stopped: {summary(problem)}")
+        bench.checks.append({"kernel": f"section {name}", "ok": False, "problem": summary(problem)})
+    click.echo(f"-- {name}: {time.monotonic() - begun:.0f} s")
+
+
+def gpu_answers() -> bool:
+    """False after an illegal access: every later call of this process would fail too."""
+    try:
+        torch.cuda.synchronize()
+        return True
+    except RuntimeError:
+        return False
+
+
+def write(bench: Bench, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "copy_bytes_per_second": bench.copy_bandwidth,
+        "checks": bench.checks,
+        "times": bench.rows,
+    }
+    out.write_text(json.dumps(document, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A decode step of Qwen3-0.6B's shape, built from the kernels on random weights: what the engine's hot path costs."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from kernel_cases import rotary_cache
+from shape_checks import (
+    BF16,
+    DEVICE,
+    DIM,
+    EPS,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LAYERS,
+    LINEARS,
+    PAGE,
+    SCALE,
+    VOCABULARY,
+    norm_weights,
+    rand,
+)
+
+from nanoengine.layers import kernels
+
+
+class Model:
+    """Random weights of Qwen3-0.6B's shape and caches filled to a context length: a decode step, layer by layer."""
+
+    def __init__(self, n: int, context: int) -> None:
+        self.n = n
+        self.weights = [
+            {name: rand(*shape, scale=shape[1] ** -0.5) for name, shape in LINEARS.items()}
+            | {"norm_1": norm_weights(HIDDEN), "norm_2": norm_weights(HIDDEN)}
+            | {"q_norm": norm_weights(DIM), "k_norm": norm_weights(DIM)}
+            for _ in range(LAYERS)
+        ]
+        self.final_norm, self.head = norm_weights(HIDDEN), rand(VOCABULARY, HIDDEN, scale=HIDDEN**-0.5)
+        pages = -(-context // PAGE)
+        self.cache = torch.randn(2, LAYERS, n * pages, PAGE, KV_HEADS, DIM, dtype=BF16, device=DEVICE)
+        self.tables = torch.randperm(n * pages).to(DEVICE, torch.int32).view(n, pages)
+        self.lens = torch.full((n,), context, dtype=torch.int32, device=DEVICE)
+        self.positions = self.lens - 1
+        self.slots = self.tables[:, -1] * PAGE + (context - 1) % PAGE
+        self.angles = rotary_cache(4096, DIM).to(DEVICE)
+        self.temperatures, self.seeds = torch.ones(n, device=DEVICE), torch.arange(n, device=DEVICE)
+        self.x = rand(n, HIDDEN)
+        weight_bytes = sum(w.nbytes for layer in self.weights for w in layer.values()) + self.head.nbytes
+        self.floor_bytes = weight_bytes + n * context * LAYERS * KV_HEADS * DIM * 2 * 2
+
+    def attend(self, qkv: torch.Tensor, index: int, scratch: kernels.DecodeWorkspace, pdl: bool) -> torch.Tensor:
+        layer = self.weights[index]
+        return kernels.rope_store_attend(
+            qkv, layer["q_norm"], layer["k_norm"], EPS, self.angles, self.positions, self.slots, self.cache[0, index],
+            self.cache[1, index], self.tables, self.lens, SCALE, HEADS, scratch, pdl=pdl,
+        )  # fmt: skip
+
+    def few_rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, merge_apart: bool = False) -> torch.Tensor:
+        """Five launches a layer (six with the merge apart)."""
+        x = self.x
+        for index, layer in enumerate(self.weights):
+            qkv = kernels.norm_linear(x, layer["norm_1"], EPS, layer["qkv"], pdl=pdl)
+            out = self.attend(qkv, index, scratch, pdl)
+            if merge_apart:
+                out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
+                x = kernels.linear(out.flatten(1), layer["o"], x, pdl=pdl)
+            else:
+                x = kernels.merge_linear_residual(out, scratch, self.lens, KV_HEADS, layer["o"], x, pdl=pdl)
+            act = kernels.norm_gate_up_silu(x, layer["norm_2"], EPS, layer["gate_up"], pdl=pdl)
+            x = kernels.linear(act, layer["down"], x, pdl=pdl)
+        return kernels.norm_linear(x, self.final_norm, EPS, self.head, pdl=pdl)
+
+    def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, skinny: bool) -> torch.Tensor:
+        """Norms and products apart; products here (`skinny`) or in cuBLAS."""
+
+        def product(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+            if skinny:
+                return kernels.linear(x, weight, residual, pdl=pdl)
+            return F.linear(x, weight) if residual is None else torch.addmm(residual, x, weight.t())
+
+        x = self.x
+        for index, layer in enumerate(self.weights):
+            normed, _ = kernels.add_rms_norm(x, None, layer["norm_1"], EPS, pdl=pdl)
+            out = self.attend(product(normed, layer["qkv"]), index, scratch, pdl)
+            out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
+            x = product(out.flatten(1), layer["o"], x)
+            normed, _ = kernels.add_rms_norm(x, None, layer["norm_2"], EPS, pdl=pdl)
+            if skinny:
+                act = kernels.gate_up_silu(normed, layer["gate_up"], pdl=pdl)
+            else:
+                act = kernels.silu_and_mul(F.linear(normed, layer["gate_up"]), pdl=pdl)
+            x = product(act, layer["down"], x)
+        normed, _ = kernels.add_rms_norm(x, None, self.final_norm, EPS, pdl=pdl)
+        return product(normed, self.head)
+
+    def sample(self, logits: torch.Tensor, pdl: bool) -> torch.Tensor:
+        return kernels.sample(logits, self.temperatures, self.seeds, self.positions, pdl=pdl)
