@@ -111,6 +111,7 @@ def test_a_card_says_all_that_a_reader_needs(gallery: Lab) -> None:
     pending = html[html.index('data-block="walk-missing"') :]
     assert "PENDING" in pending
     assert "quick_walk.py" in pending
+    assert "elsewhere" not in html  # another page's section makes this block too; a page shows its own
     assert "Last verified 2026-11-30" in html
     assert "1 pending" in html
 

@@ -49,10 +49,18 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Missing:
-    """A block that nobody has recorded yet, and the section that would make it."""
+    """A block that nobody has recorded yet, and the sections that would make it, the one to show first."""
 
     id: str
-    section: commands.Section
+    sections: tuple[commands.Section, ...]
+
+    @property
+    def section(self) -> commands.Section:
+        return self.sections[0]
+
+    def seen_from(self, file: str) -> Missing:
+        """The same, with the sections of this commands file first: a page shows its own command."""
+        return Missing(self.id, tuple(sorted(self.sections, key=lambda section: section.file != file)))
 
     @property
     def verdict(self) -> str:
@@ -93,7 +101,7 @@ class BlockStore:
                     f"no block {block_id!r} in {EVIDENCE_DIR}, and no section of {commands.COMMANDS_DIR} says "
                     f"'# block: {block_id}'"
                 )
-            return Missing(block_id, makers[0])
+            return Missing(block_id, tuple(makers))
         try:
             block = evidence.load(path)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mkdocs.plugins import get_plugin_logger
@@ -82,6 +82,8 @@ class Fences:
         block_id = _required("block", options, "id")
         self.page.use(block_id)
         block = self.store.get(block_id)
+        if isinstance(block, Missing):
+            block = block.seen_from(PurePosixPath(self.page.uri).stem)
         command = block.section.body if isinstance(block, Missing) else shell_line(block.data["command"])
         return cards.card(
             block,
