@@ -56,6 +56,8 @@ class LLMEngine:
         self._request_ids = count()
         self.exited = False
         atexit.register(self.exit)
+        if config.device == "cuda":
+            gc.freeze()  # what is loaded now stays: a collection in the middle of a step would look at it all
 
     def exit(self) -> None:
         """Stop every rank and give the device memory back; a second call does nothing."""
@@ -65,6 +67,7 @@ class LLMEngine:
         atexit.unregister(self.exit)
         self.model_runner.exit()
         del self.model_runner  # weights and KV pool
+        gc.unfreeze()
         gc.collect()  # modules and captured graphs refer to each other; only then can the device memory go back
         if self.config.device == "cuda":
             torch.cuda.empty_cache()
@@ -150,8 +153,9 @@ class LLMEngine:
                 start = perf_counter()
                 finished, num_tokens = self.step()
                 rates["prefill" if num_tokens > 0 else "decode"] = abs(num_tokens) / (perf_counter() - start)
-                bar.set_postfix({phase: f"{rate:.0f} tok/s" for phase, rate in rates.items()})
-                bar.update(len(finished))
+                if use_tqdm:
+                    bar.set_postfix({phase: f"{rate:.0f} tok/s" for phase, rate in rates.items()})
+                    bar.update(len(finished))
                 outputs |= finished
         return [
             {"text": self.tokenizer.decode(outputs[request_id]), "token_ids": outputs[request_id]}

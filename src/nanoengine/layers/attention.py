@@ -98,10 +98,17 @@ class Attention(nn.Module):
         self.backend = backend
         self.k_cache = self.v_cache = torch.empty(0)  # one layer's slice of the pool, set once it exists
 
-    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """[T, heads, head_dim] -> [T, heads, head_dim]; K and V are in the cache before anything reads it."""
-        if self.k_cache.numel():
+    @property
+    def has_cache(self) -> bool:
+        return self.k_cache.numel() > 0
+
+    def store(self, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> None:
+        """Write this step's K and V into their slots; must come before anything reads the cache."""
+        if self.has_cache:
             self.backend.store(k, v, self.k_cache, self.v_cache, step)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: StepInputs) -> torch.Tensor:
+        """[T, heads, head_dim] -> [T, heads, head_dim], over keys and values that are already stored."""
         if step.is_prefill:
             return self.backend.prefill(q, k, v, self.k_cache, self.v_cache, step)
         return self.backend.decode(q, self.k_cache, self.v_cache, step)

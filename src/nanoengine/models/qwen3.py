@@ -38,19 +38,21 @@ class Qwen3Attention(nn.Module):
         """[T, hidden] -> [T, hidden]"""
         qkv = self.qkv_proj(hidden)  # [T, (heads + 2 * kv_heads) * head_dim]
         if qkv.is_cuda:
-            q, k, v = self.norm_and_rotate(qkv, step)
+            q, k, v = self.norm_rotate_store(qkv, step)
         else:
             parts = qkv.split(list(self.qkv_proj.parts.values()), dim=-1)
             q, k, v = (x.unflatten(-1, (-1, self.head_dim)) for x in parts)  # [T, heads or kv_heads, head_dim]
             q = self.rotary(step.positions, self.q_norm(q))
             k = self.rotary(step.positions, self.k_norm(k))
+            self.attn.store(k, v, step)
         return self.o_proj(self.attn(q, k, v, step).flatten(1))
 
-    def norm_and_rotate(self, qkv: torch.Tensor, step: StepInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The CPU path's four operations in one kernel; the attention layer stores K and V, as there."""
+    def norm_rotate_store(self, qkv: torch.Tensor, step: StepInputs) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The CPU path's operations between the projection and attention, in one kernel."""
+        k_cache, v_cache = (self.attn.k_cache, self.attn.v_cache) if self.attn.has_cache else (None, None)
         q, k, v = kernels.qk_norm_rope_store(
             qkv, self.q_norm.weight, self.k_norm.weight, self.q_norm.eps, self.rotary.cos_sin, step.positions,
-            None, None, None, self.num_heads, self.num_kv_heads, self.head_dim,
+            step.slot_mapping, k_cache, v_cache, self.num_heads, self.num_kv_heads, self.head_dim,
         )  # fmt: skip
         assert k is not None
         return q, k, v

@@ -25,11 +25,20 @@ from .qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 SKINNY_ROWS = 16  # rows up to which the small-batch products written here beat cuBLAS
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-    """x W^T (+ residual) by whichever kernel suits the number of rows."""
+# The residual stream [N, hidden]: the first tensor plus, if it is there, the second.
+Stream = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x W^T by whichever kernel suits the number of rows."""
+    return kernels.linear(x, weight, pdl=True) if len(x) <= SKINNY_ROWS else F.linear(x, weight)
+
+
+def product_to_residual(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> Stream:
+    """x W^T and the residual stream: already added at few rows, left to the next norm at many."""
     if len(x) <= SKINNY_ROWS:
-        return kernels.linear(x, weight, residual, pdl=True)
-    return F.linear(x, weight) if residual is None else torch.addmm(residual, x, weight.t())
+        return kernels.linear(x, weight, residual, pdl=True), None
+    return F.linear(x, weight), residual
 
 
 class Qwen3FusedDecode:
@@ -44,38 +53,40 @@ class Qwen3FusedDecode:
 
     def __call__(self, step: StepInputs) -> torch.Tensor:
         """Logits [N, vocab] of a decode step."""
-        hidden = self.embed(step.input_ids)  # [N, hidden]: the residual stream itself
+        stream: Stream = self.embed(step.input_ids), None
         for layer in self.layers:
-            hidden = self.layer(layer, hidden, step)
+            stream = self.layer(layer, stream, step)
         norm = self.final_norm
-        if len(hidden) == 1:
-            return kernels.norm_linear(hidden, norm.weight, norm.eps, self.head.weight, pdl=True)
-        normed, _ = kernels.add_rms_norm(hidden, None, norm.weight, norm.eps, pdl=True)
+        if len(stream[0]) == 1:
+            return kernels.norm_linear(stream[0], norm.weight, norm.eps, self.head.weight, pdl=True)
+        normed, _ = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
         return F.linear(normed, self.head.weight)
 
-    def layer(self, layer: Qwen3DecoderLayer, hidden: torch.Tensor, step: StepInputs) -> torch.Tensor:
-        """[N, hidden] -> [N, hidden]"""
+    def layer(self, layer: Qwen3DecoderLayer, stream: Stream, step: StepInputs) -> Stream:
         attention, mlp = layer.self_attn, layer.mlp
-        qkv = self.norm_and_project(hidden, layer.input_layernorm, attention.qkv_proj.weight)
+        qkv, residual = self.norm_and_project(stream, layer.input_layernorm, attention.qkv_proj.weight)
         out = self.attend(layer, qkv, step)
-        hidden = product(out.flatten(1), attention.o_proj.weight, hidden)
-        act = self.norm_and_gate(hidden, layer.post_attention_layernorm, mlp.gate_up_proj.weight)
-        return product(act, mlp.down_proj.weight, hidden)
+        stream = product_to_residual(out.flatten(1), attention.o_proj.weight, residual)
+        act, residual = self.norm_and_gate(stream, layer.post_attention_layernorm, mlp.gate_up_proj.weight)
+        return product_to_residual(act, mlp.down_proj.weight, residual)
 
-    def norm_and_project(self, hidden: torch.Tensor, norm: RMSNorm, weight: torch.Tensor) -> torch.Tensor:
-        if len(hidden) == 1:  # every program normalises the one row again, which is cheaper than a launch
-            return kernels.norm_linear(hidden, norm.weight, norm.eps, weight, pdl=True)
-        normed, _ = kernels.add_rms_norm(hidden, None, norm.weight, norm.eps, pdl=True)
-        return product(normed, weight)
+    def norm_and_project(
+        self, stream: Stream, norm: RMSNorm, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(norm(stream) W^T, the stream as one tensor)"""
+        if len(stream[0]) == 1:  # every program normalises the one row again, which is cheaper than a launch
+            return kernels.norm_linear(stream[0], norm.weight, norm.eps, weight, pdl=True), stream[0]
+        normed, residual = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
+        return product(normed, weight), residual
 
-    def norm_and_gate(self, hidden: torch.Tensor, norm: RMSNorm, weight: torch.Tensor) -> torch.Tensor:
-        """silu(gate) * up of the normalised rows."""
-        if len(hidden) == 1:
-            return kernels.norm_gate_up_silu(hidden, norm.weight, norm.eps, weight, pdl=True)
-        normed, _ = kernels.add_rms_norm(hidden, None, norm.weight, norm.eps, pdl=True)
-        if len(hidden) <= SKINNY_ROWS:
-            return kernels.gate_up_silu(normed, weight, pdl=True)
-        return kernels.silu_and_mul(F.linear(normed, weight), pdl=True)
+    def norm_and_gate(self, stream: Stream, norm: RMSNorm, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(silu(gate) * up of norm(stream), the stream as one tensor)"""
+        if len(stream[0]) == 1:
+            return kernels.norm_gate_up_silu(stream[0], norm.weight, norm.eps, weight, pdl=True), stream[0]
+        normed, residual = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
+        if len(normed) <= SKINNY_ROWS:
+            return kernels.gate_up_silu(normed, weight, pdl=True), residual
+        return kernels.silu_and_mul(F.linear(normed, weight), pdl=True), residual
 
     def attend(self, layer: Qwen3DecoderLayer, qkv: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """QKV [N, (heads + 2 * kv_heads) * head_dim] -> attention output [N, heads, head_dim]."""
