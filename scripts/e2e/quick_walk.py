@@ -19,7 +19,8 @@ def show(step: walk.Step) -> None:
     for name in step.batch:
         before = "/".join(map(str, step.before[name]))
         total, cached, outputs, status, blocks = step.after[name]
-        click.echo(f"  {step.phase:7} {name}  {before:>11}  ->  {total}/{cached}  {status}  outputs={outputs} blocks={blocks}")
+        after = f"{total}/{cached}  {status}  outputs={outputs} blocks={blocks}"
+        click.echo(f"  {step.phase:7} {name}  {before:>11}  ->  {after}")
 
 
 @click.command()
@@ -49,7 +50,7 @@ def main(
             cli.announce(engine=engine_source.kind, device=driver.device, attention=driver.attention_backend)
             if debug:
                 engine_module = engine_source.module("engine.llm_engine")  # noqa: F841 - for the learner, in pdb
-                pdb.set_trace()  # noqa: T100
+                pdb.set_trace()
             seen = walk.run_walk(driver, case, show if trace else None)
             on_gpu = driver.device == "cuda"
         rec.result = seen.result()

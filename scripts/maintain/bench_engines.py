@@ -21,7 +21,6 @@ import click
 from nanolab import cli, sources
 from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import Recording, describe_device
-
 from nanolab.verdicts import EvidenceType, Verdict
 
 MARK = "RESULT "

@@ -115,7 +115,9 @@ class EngineSource:
                 loaded = importlib.import_module(self.package)
         found = Path(next(iter(loaded.__path__))).resolve()
         if found != self.package_dir.resolve():
-            raise LabError(f"this process already runs {self.package} from {found}; start another one for {self.package_dir}")
+            raise LabError(
+                f"this process already runs {self.package} from {found}; start another one for {self.package_dir}"
+            )
 
     def isolated(self, alias: str, name: str) -> ModuleType:
         """Import a submodule under another package name, so that several engines can stand side by side.
@@ -126,7 +128,8 @@ class EngineSource:
             return self.module(name)
         if alias not in sys.modules:
             init = self.package_dir / "__init__.py"
-            spec = importlib.util.spec_from_file_location(alias, init, submodule_search_locations=[str(self.package_dir)])
+            places = [str(self.package_dir)]
+            spec = importlib.util.spec_from_file_location(alias, init, submodule_search_locations=places)
             assert spec is not None and spec.loader is not None
             sys.modules[alias] = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(sys.modules[alias])
@@ -174,11 +177,14 @@ class EngineSource:
         import torch
 
         if not torch.cuda.is_available() or options.get("device") == "cpu":
-            raise MissingPrerequisite("upstream nano-vLLM runs on a CUDA device only; its scheduler runs on CPU (cpu_scheduler.py)")
+            raise MissingPrerequisite(
+                "upstream nano-vLLM runs on a CUDA device only; its scheduler runs on CPU (cpu_scheduler.py)"
+            )
         implied = {"device": ("auto", "cuda"), "dtype": ("auto",), "attention_backend": ("auto", "flash_attn")}
         for name, allowed in implied.items():
             if options.get(name, allowed[0]) not in allowed:
-                raise LabError(f"upstream nano-vLLM cannot run with {name}={options[name]!r}; it allows {' or '.join(allowed)}")
+                choices = " or ".join(allowed)
+                raise LabError(f"upstream nano-vLLM cannot run with {name}={options[name]!r}; it allows {choices}")
         return {name: value for name, value in options.items() if name not in implied}
 
 
