@@ -119,7 +119,7 @@ def test_the_working_copy_is_clean_small_and_installable(tmp_path: Path) -> None
 
 
 def test_env_sh_says_the_same_commit() -> None:
-    command = "set -eu; source env.sh; printf %s \"$NANO_COMMIT\""
+    command = 'set -eu; source env.sh; printf %s "$NANO_COMMIT"'
     done = subprocess.run(["bash", "-c", command], cwd=repo_root(), capture_output=True, text=True, check=True)
     assert done.stdout == pinned().commit
     assert len(done.stdout) == 40
