@@ -203,6 +203,7 @@ def resolve(path: Path | str | None = None) -> EngineSource:
             return EngineSource(kind, root, package)  # type: ignore[arg-type]
     seen = "does not exist" if not root.exists() else "holds neither nanoengine/ nor nanovllm/"
     raise LabError(
-        f"--source {path} is no engine: it {seen}. Make a working copy with `python scripts/e2e/engine_source.py init`, "
+        f"--source {path} is no engine: it {seen}. "
+        "Make a working copy with `python scripts/e2e/engine_source.py init`, "
         "give a clone of nano-vLLM, or leave --source out for the bundled engine."
     )
