@@ -9,9 +9,8 @@ import click
 
 from nanolab.cli import out_option
 from nanolab.evidence import Recording
+from nanolab.models import directory, hub
 from nanolab.models import download as pinned
-from nanolab.models.directory import read_json
-from nanolab.models.hub import HubRevision, WrongContent
 from nanolab.verdicts import EvidenceType, Verdict
 
 
@@ -33,26 +32,26 @@ def main(model: Path, weights: bool, revision: str, endpoint: str | None, out: P
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    hub = HubRevision(pinned.REPO, revision, endpoint)
+    source = hub.HubRevision(pinned.REPO, revision, endpoint)
     with Recording(
         "model-download", title_en="Download of the pinned model", title_zh="下载固定版本的模型",
-        out=out, sources=[pinned],
+        out=out, sources=[pinned, hub, directory],
     ) as rec:  # fmt: skip
         rec.config.update(repo=pinned.REPO, revision=revision, weights=weights)
         rec.result.update(files=[], differences=[])
-        rec.finish(_run(model, hub, weights, rec), EvidenceType.STATIC)
+        rec.finish(_run(model, source, weights, rec), EvidenceType.STATIC)
 
 
-def _run(model: Path, hub: HubRevision, weights: bool, rec: Recording) -> Verdict:
-    click.echo(f"{hub.repo} at {hub.revision} -> {model}")
+def _run(model: Path, source: hub.HubRevision, weights: bool, rec: Recording) -> Verdict:
+    click.echo(f"{source.repo} at {source.revision} -> {model}")
     try:
-        rec.result["files"] = pinned.download(model, hub, weights=weights, report=click.echo)
-    except WrongContent as error:
+        rec.result["files"] = pinned.download(model, source, weights=weights, report=click.echo)
+    except hub.WrongContent as error:
         click.echo(str(error), err=True)
         rec.notes.append(str(error))
         return Verdict.FAIL
     differences = pinned.check_download(model, weights=weights)
-    config = read_json(model / "config.json")
+    config = directory.read_json(model / "config.json")
     for name in pinned.CHECKED:
         click.echo(f"{name}: {config.get(name)}")
     click.echo(f"dtype: {pinned.stored_dtype(config)}")

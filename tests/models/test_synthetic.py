@@ -15,7 +15,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from nanolab.errors import LabError
 from nanolab.models import PRESETS, check_model_dir, describe_model, make_model, make_tiny, synthetic, weight_bytes
@@ -180,6 +180,21 @@ def test_unknown_or_impossible_shapes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"has no tokenizer\.json"):
         make_model(TINY, tmp_path / "m", tokenizer=tmp_path)
     assert not (tmp_path / "m").exists()
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    narrow = with_overrides(TINY, {"vocab_size": 400})
+    with pytest.raises(LabError, match="ids go up to 511 and tiny has 400 embedding rows"):
+        make_model(narrow, tmp_path / "m", tokenizer=tiny_model)
+    assert not (tmp_path / "m").exists()
+
+
+def test_ids_past_the_byte_tokenizer_decode_to_nothing(tmp_path: Path) -> None:
+    """qwen3-0.6b-shape without --tokenizer proposes ids that the byte tokenizer does not have."""
+    directory = make_tiny(tmp_path / "m", vocab_size=2048)
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    assert len(tokenizer) == 512
+    assert tokenizer.decode([72, 1500, 105]) == "Hi"
 
 
 def test_the_real_shape_has_the_real_tensors() -> None:

@@ -6,6 +6,7 @@ was found, what was expected and the command that mends it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from functools import lru_cache
@@ -133,7 +134,10 @@ def _obtain(directory: Path) -> str:
 def _finish(directory: Path) -> str:
     """The command that completes a directory: which one depends on who began it."""
     if (directory / MARK).is_file():
-        return f"Make it again: python scripts/e2e/make_model.py --preset tiny --out {directory} (or its own preset)"
+        preset = "tiny"
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # the mark itself may be what is torn
+            preset = json.loads((directory / MARK).read_text("utf-8"))["preset"]
+        return f"Make it again: python scripts/e2e/make_model.py --preset {preset} --out {directory}"
     if (directory / PARTIAL).is_dir():
         return (
             "Its download was interrupted; the same command resumes it: "

@@ -17,7 +17,7 @@ from typing import Any
 from nanolab.errors import LabError
 
 from . import byte_tokenizer
-from .directory import MARK
+from .directory import MARK, read_json
 from .safetensors_file import ITEM_SIZE, write_weights
 from .shapes import PRESETS, TINY, ModelShape, with_overrides
 from .weights import SyntheticWeights
@@ -113,14 +113,26 @@ def _check_arguments(shape: ModelShape, seed: int, shards: int, tokenizer: Path 
     count = sum(1 for _ in SyntheticWeights(shape, seed).tensors())
     if not 1 <= shards <= count:
         raise LabError(f"{shards} shards: give 1 to {count}, the number of tensors.")
-    missing = [name for name in TOKENIZER_FILES if tokenizer and not (tokenizer / name).is_file()]
+    if tokenizer is not None:
+        _check_tokenizer(shape, tokenizer)
+    if shape.vocab_size <= max(shape.eos_token_ids):
+        raise LabError(
+            f"vocabulary of {shape.vocab_size}: it must hold the markers, up to id {max(shape.eos_token_ids)}."
+        )
+
+
+def _check_tokenizer(shape: ModelShape, tokenizer: Path) -> None:
+    missing = [name for name in TOKENIZER_FILES if not (tokenizer / name).is_file()]
     if missing:
         raise LabError(
             f"{tokenizer} has no {missing[0]}: --tokenizer wants a directory with {' and '.join(TOKENIZER_FILES)}."
         )
-    if shape.vocab_size <= max(shape.eos_token_ids):
+    document = read_json(tokenizer / "tokenizer.json")
+    ids = [*document["model"]["vocab"].values(), *(token["id"] for token in document["added_tokens"])]
+    if max(ids) >= shape.vocab_size:
         raise LabError(
-            f"vocabulary of {shape.vocab_size}: it must hold the markers, up to id {max(shape.eos_token_ids)}."
+            f"the tokenizer's ids go up to {max(ids):,} and {shape.preset} has {shape.vocab_size:,} embedding rows: "
+            "its text could not be embedded. Leave --tokenizer out, or choose --preset qwen3-0.6b-shape."
         )
 
 
