@@ -100,7 +100,8 @@ python -m pip install triton==3.4.0
 source env.sh
 mkdir -p runs
 export TORCH_CUDA_ARCH_LIST="8.0"
-MAX_JOBS=4 NVCC_THREADS=2 python -m pip install flash-attn==2.8.3 --no-build-isolation --no-deps 2>&1 | tee runs/flash-attn-build.log
+MAX_JOBS=4 NVCC_THREADS=2 python -m pip install flash-attn==2.8.3 \
+  --no-build-isolation --no-deps 2>&1 | tee runs/flash-attn-build.log
 # --8<-- [end:flash-attn]
 
 # tier: doc reason=另一条路：沿用主机上能用的 PyTorch | the other route: reuse the host's working PyTorch
@@ -112,12 +113,6 @@ python -m pip install pip==25.2 "setuptools>=77" wheel
 python -m pip install -r requirements-nano.txt
 python -m pip install -e . --no-deps --no-build-isolation
 # --8<-- [end:venv-reuse]
-
-# tier: doc reason=把工作副本装成可编辑包 | installs the working copy as an editable package
-# --8<-- [start:engine-editable]
-source env.sh
-python -m pip install -e "$NANO_DIR" --no-deps --no-build-isolation
-# --8<-- [end:engine-editable]
 
 # tier: doc reason=记录你这个环境里实际装了什么 | records what your environment really holds
 # --8<-- [start:freeze]
@@ -155,6 +150,7 @@ from nanolab import sources
 engine = sources.resolve()
 print(engine.kind, engine.module("engine.llm_engine").__file__)
 PY
+PYTHONPATH="$NANO_DIR" python -c "import nanoengine; print(nanoengine.__file__)"
 # --8<-- [end:which-engine]
 
 # ---- 5.1.5 the model ------------------------------------------------------------------------------------------------
@@ -163,7 +159,8 @@ PY
 # --8<-- [start:download]
 source env.sh
 mkdir -p runs
-python scripts/e2e/download_model.py --model "$MODEL_DIR" --weights 2>&1 | tee runs/model-download.log
+python scripts/e2e/download_model.py --model "$MODEL_DIR" --weights 2>&1 |
+  tee runs/model-download.log
 ls -l "$MODEL_DIR"
 # --8<-- [end:download]
 
@@ -214,7 +211,8 @@ python scripts/e2e/doctor.py --cpu --out runs/setup-doctor.json
 # prints: PASS
 # --8<-- [start:smoke-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/smoke.py --out runs/gpu-setup-smoke.json 2>&1 | tee runs/gpu-setup-smoke.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/smoke.py --out runs/gpu-setup-smoke.json 2>&1 |
+  tee runs/gpu-setup-smoke.log
 # --8<-- [end:smoke-gpu]
 
 # tier: cpu
@@ -223,7 +221,8 @@ CUDA_VISIBLE_DEVICES=0 python scripts/e2e/smoke.py --out runs/gpu-setup-smoke.js
 # prints: PASS
 # --8<-- [start:smoke-cpu]
 source env.sh
-python scripts/e2e/smoke.py --out runs/setup-smoke.json 2>&1 | tee runs/setup-smoke.log
+python scripts/e2e/smoke.py --out runs/setup-smoke.json 2>&1 |
+  tee runs/setup-smoke.log
 # --8<-- [end:smoke-cpu]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
@@ -232,7 +231,8 @@ python scripts/e2e/smoke.py --out runs/setup-smoke.json 2>&1 | tee runs/setup-sm
 # prints: PASS
 # --8<-- [start:quick-a-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --out runs/gpu-quick-A.json 2>&1 | tee runs/gpu-quick-A.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --out runs/gpu-quick-A.json 2>&1 |
+  tee runs/gpu-quick-A.log
 # --8<-- [end:quick-a-gpu]
 
 # tier: cpu
@@ -241,7 +241,8 @@ CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --out runs/gpu-
 # prints: PASS
 # --8<-- [start:quick-a-cpu]
 source env.sh
-python scripts/e2e/quick_walk.py --case A --out runs/quick-A.json 2>&1 | tee runs/quick-A.log
+python scripts/e2e/quick_walk.py --case A --out runs/quick-A.json 2>&1 |
+  tee runs/quick-A.log
 # --8<-- [end:quick-a-cpu]
 
 # ---- 5.1.7 editor, debugger, the next login -------------------------------------------------------------------------

@@ -164,7 +164,8 @@ git -C "$NANO_DIR" diff --stat
 # prints: PASS
 # --8<-- [start:modified-a]
 source env.sh
-NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case A --out runs/modified-A.json 2>&1 | tee runs/modified-A.log
+NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case A --out runs/modified-A.json 2>&1 |
+  tee runs/modified-A.log
 grep -c '"event": "engine_step"' runs/modified-A.log
 # --8<-- [end:modified-a]
 
@@ -174,7 +175,8 @@ grep -c '"event": "engine_step"' runs/modified-A.log
 # prints: PASS
 # --8<-- [start:budget-512]
 source env.sh
-NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 512 --out runs/budget512.json 2>&1 | tee runs/budget512.log
+NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 512 --out runs/budget512.json 2>&1 |
+  tee runs/budget512.log
 # --8<-- [end:budget-512]
 
 # tier: cpu
@@ -183,7 +185,8 @@ NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 512 --out ru
 # prints: PASS
 # --8<-- [start:budget-256]
 source env.sh
-NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 256 --out runs/budget256.json 2>&1 | tee runs/budget256.log
+NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 256 --out runs/budget256.json 2>&1 |
+  tee runs/budget256.log
 # --8<-- [end:budget-256]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
@@ -192,9 +195,12 @@ NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 256 --out ru
 # prints: PASS
 # --8<-- [start:budget-gpu]
 source env.sh
+export CUDA_VISIBLE_DEVICES=0 NANO_LAB_TRACE=1
 for budget in 512 256; do
-  CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case D --budget $budget --trace --out runs/gpu-budget$budget.json
+  python scripts/e2e/quick_walk.py --case D --budget $budget --out runs/gpu-budget$budget.json 2>&1 |
+    tee runs/gpu-budget$budget.log
 done
+unset NANO_LAB_TRACE
 # --8<-- [end:budget-gpu]
 
 # tier: cpu
@@ -246,7 +252,8 @@ done
 # prints: COLLECTED
 # --8<-- [start:collect-nano]
 source env.sh
-python scripts/e2e/logits_check.py collect --backend nano --dtype float32 --out runs/engine-nano 2>&1 | tee runs/engine-nano.log
+python scripts/e2e/logits_check.py collect --backend nano --dtype float32 --out runs/engine-nano 2>&1 |
+  tee runs/engine-nano.log
 # --8<-- [end:collect-nano]
 
 # tier: cpu
@@ -255,7 +262,8 @@ python scripts/e2e/logits_check.py collect --backend nano --dtype float32 --out 
 # prints: COLLECTED
 # --8<-- [start:collect-hf]
 source env.sh
-python scripts/e2e/logits_check.py collect --backend hf --dtype float32 --out runs/engine-hf 2>&1 | tee runs/engine-hf.log
+python scripts/e2e/logits_check.py collect --backend hf --dtype float32 --out runs/engine-hf 2>&1 |
+  tee runs/engine-hf.log
 # --8<-- [end:collect-hf]
 
 # tier: cpu
@@ -274,7 +282,9 @@ python scripts/e2e/logits_check.py compare --lhs runs/engine-nano --rhs runs/eng
 # prints: COLLECTED
 # --8<-- [start:collect-nano-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend nano --execution eager --out runs/gpu-engine-nano 2>&1 | tee runs/gpu-engine-nano.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend nano --execution eager \
+  --out runs/gpu-engine-nano 2>&1 |
+  tee runs/gpu-engine-nano.log
 # --8<-- [end:collect-nano-gpu]
 
 # tier: gpu reason=bfloat16 与 GPU 上的注意力实现 | bfloat16, and attention as the GPU computes it
@@ -283,7 +293,8 @@ CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend nano
 # prints: COLLECTED
 # --8<-- [start:collect-hf-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend hf --out runs/gpu-engine-hf 2>&1 | tee runs/gpu-engine-hf.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend hf --out runs/gpu-engine-hf 2>&1 |
+  tee runs/gpu-engine-hf.log
 # --8<-- [end:collect-hf-gpu]
 
 # tier: gpu reason=比较上面两次 GPU 采集 | compares the two collections made on the GPU
@@ -308,6 +319,24 @@ python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-bf16 --rhs run
   --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-bf16.json || test $? -eq 3
 # --8<-- [end:bf16]
 
+# How far apart are the two best candidates of each row, beside how far apart the two sides are?
+# tier: cpu
+# needs: bf16
+# --8<-- [start:margins]
+source env.sh
+python - <<'PY'
+import json
+import numpy as np
+
+table = json.load(open("runs/engine-logits-check-bf16.json"))["result"]["table"]
+reference = np.load("runs/engine-hf-bf16.npz")["logits"]
+for row, logits in zip(table, reference):
+    second, first = np.sort(logits)[-2:]
+    verdict = "top-1 equal" if row["top1_equal"] else "TOP-1 DIFFERS"
+    print(f"{row['row']:28} gap of the best two {first - second:.3f}  max_abs {row['max_abs']:.3f}  {verdict}")
+PY
+# --8<-- [end:margins]
+
 # A fault planted in a copy of the working copy: a decode round that hides the newest position from attention.
 # tier: cpu
 # needs: 5-1-setup:working-copy
@@ -327,7 +356,8 @@ git -C runs/faulty-engine diff
 # prints: REVIEW
 # --8<-- [start:catch]
 source env.sh
-python scripts/e2e/logits_check.py collect --backend nano --dtype float32 --source runs/faulty-engine --out runs/faulty-nano
+python scripts/e2e/logits_check.py collect --backend nano --dtype float32 \
+  --source runs/faulty-engine --out runs/faulty-nano
 python scripts/e2e/logits_check.py compare --lhs runs/faulty-nano --rhs runs/engine-hf \
   --max-abs 0.001 --rel-l2 0.0001 --out runs/faulty-logits-check.json
 # --8<-- [end:catch]
