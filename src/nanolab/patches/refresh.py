@@ -11,6 +11,7 @@ Nothing is written unless the result proves itself (`problems`).
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import subprocess
 import tempfile
@@ -92,7 +93,11 @@ def lattice_problems(baseline: Path, patches: list[Patch]) -> list[str]:
     every order of every subset applies and reverses.
     """
     wrong: list[str] = []
-    trees: dict[frozenset[str], Path] = {frozenset(): baseline}
+    touched = baseline.parent / "touched"  # the patches' own files are all that can differ
+    for name in {name for patch in patches for name in patch.files}:
+        (touched / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(baseline / name, touched / name)
+    trees: dict[frozenset[str], Path] = {frozenset(): touched}
     for size in range(len(patches)):
         for chosen in itertools.combinations(patches, size):
             names = frozenset(patch.name for patch in chosen)
@@ -226,17 +231,29 @@ def peel(top: Path, old: list[Path] | None, patches: list[Patch], work: Path, no
 
 
 def merge(target: Path, base: Path, theirs: Path, where: str, notes: list[str]) -> None:
-    """Carry the change base -> theirs into `target`. Where both changed the same lines the patch wins: an edit of
-    lines that a patch adds belongs to that patch."""
-    command = ["git", "merge-file", "-p", str(target), str(base), str(theirs)]
-    clean = subprocess.run(command, capture_output=True, text=True, check=False)
-    if clean.returncode < 0 or clean.returncode > 127:
-        raise LabError(f"{where}: three-way merge failed: {clean.stderr.strip()}")
-    if clean.returncode:
-        notes.append(f"{where}: {clean.returncode} edit(s) among the patch's own lines were taken into the patch")
-        command.insert(3, "--theirs")
-        clean = subprocess.run(command, capture_output=True, text=True, check=True)
-    target.write_text(clean.stdout, "utf-8", newline="")
+    """Carry the change base -> theirs into `target`, which was edited.
+
+    Where both changed the same lines: an edit of lines that the patch adds belongs to the patch, so the patch's side
+    stays; lines that the edit inserts where the patch has none belong to both sides, so they stay too.
+    """
+    labels = [part for label in ("edited", "base", "patch") for part in ("-L", label)]
+    command = ["git", "merge-file", "-p", "--diff3", *labels, str(target), str(base), str(theirs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not 0 <= done.returncode <= 127:
+        raise LabError(f"{where}: three-way merge failed: {done.stderr.strip()}")
+    if done.returncode:
+        notes.append(f"{where}: {done.returncode} edit(s) beside or among the patch's own lines; read the patch once")
+    target.write_text(CONFLICT.sub(settle, done.stdout), "utf-8", newline="")
+
+
+CONFLICT = re.compile(
+    r"^<<<<<<< edited\n(?P<edited>.*?)^\|\|\|\|\|\|\| base\n(?P<base>.*?)^=======\n(?P<patch>.*?)^>>>>>>> patch\n",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def settle(conflict: re.Match[str]) -> str:
+    return conflict["patch"] if conflict["base"] else conflict["edited"] + conflict["patch"]
 
 
 def graft(edited: Path, root: Path, patches: list[Patch], work: Path, notes: list[str]) -> list[Path]:
