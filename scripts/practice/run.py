@@ -144,6 +144,7 @@ def trace(out: Path, import_file: Path | None, **options: Any) -> None:
 @click.option("--warmup-requests", "warmup", default=2, show_default=True, help="Sent first, left out of statistics.")
 @click.option("--round-ms", default=20.0, show_default=True, help="round mode: trace milliseconds per round.")
 @click.option("--profile-dir", type=click.Path(path_type=Path), help="Profile the steps; the log is marked profile.")
+@click.option("--profile-steps", default=40, show_default=True, help="Steps to profile; a step is about 1 MB.")
 @click.option("--endpoints", help="Servers to load, URL[,URL]; without it the engine runs in this process.")
 @click.option("--api", type=click.Choice(["native", "openai"]), default="native", show_default=True)
 @click.option("--router", type=click.Choice(["round_robin", "expected_work"]), default="round_robin")

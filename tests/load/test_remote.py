@@ -112,10 +112,13 @@ def test_retry_only_before_the_first_byte() -> None:
         await writer.drain()
 
     async def main() -> None:
-        async with stand_in(hang_up) as first, stand_in(die_after_a_token) as second:
-            async with client_for([first, second]) as (client, events):
-                await client.run([trace_request("r")])
-                assert len(client.deaths) == 2
+        async with (
+            stand_in(hang_up) as first,
+            stand_in(die_after_a_token) as second,
+            client_for([first, second]) as (client, events),
+        ):
+            await client.run([trace_request("r")])
+            assert len(client.deaths) == 2
         life = by_request(events)["r"]
         assert [type(event).__name__ for event in life] == ["Sent", "Retried", "Chunk", "Ended"]
         end = life[-1]
@@ -147,12 +150,12 @@ def test_queue_full_is_recorded_as_rejected_not_retried() -> None:
 
     async def main() -> None:
         limits = WorkerLimits(max_active=1, max_queued=1)
-        async with live_server(hooks=SimulatedHooks(in_step=gate.hook), limits=limits) as live:
-            async with client_for([live.url]) as (client, events):
-                running = asyncio.create_task(client.run([trace_request(f"r{i}", at_ms=20 * i) for i in range(4)]))
-                await live.until(lambda: sum(isinstance(event, Ended) for event in events) == 2)
-                gate.open()
-                await running
+        hooks, requests = SimulatedHooks(in_step=gate.hook), [trace_request(f"r{i}", at_ms=20 * i) for i in range(4)]
+        async with live_server(hooks=hooks, limits=limits) as live, client_for([live.url]) as (client, events):
+            running = asyncio.create_task(client.run(requests))
+            await live.until(lambda: sum(isinstance(event, Ended) for event in events) == 2)
+            gate.open()
+            await running
         ends = {event.request_id: (event.reason, event.status) for event in events if isinstance(event, Ended)}
         assert ends == {
             "r0": (Reason.LENGTH, 200),

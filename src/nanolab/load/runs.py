@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from nanolab.serving.engine import EngineFacts
 from nanolab.serving.eventlog import EventLog
 from nanolab.serving.events import Ended, Event, Finished, RunHeader, Sent
 from nanolab.serving.launch import EngineOptions, Launch, prepare, run_header
-from nanolab.serving.lifecycle import WorkerLimits
-from nanolab.serving.profiler import StepProfiler
+from nanolab.serving.lifecycle import SWITCH_INTERVAL_S, WorkerLimits
+from nanolab.serving.profiler import PROFILED_STEPS, StepProfiler
 from nanolab.serving.worker import Worker
 from nanolab.verdicts import EvidenceType
 
@@ -43,6 +44,7 @@ class LoadOptions:
     max_queued: int = 256
     round_ms: float = 20.0
     profile_dir: Path | None = None
+    profile_steps: int = PROFILED_STEPS
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class LoadSummary:
 
     @property
     def is_clean(self) -> bool:
-        return not self.notes and (self.lateness is None or self.lateness.is_valid)
+        return not self.notes
 
 
 @dataclass
@@ -156,6 +158,9 @@ class InProcessRun:
 
     async def by_time(self) -> LoadSummary:
         """Open loop: warm up, start the profiler if there is one, then send every request at its time."""
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        options = self.options
+        profiler = StepProfiler(options.profile_dir, options.profile_steps) if options.profile_dir else None
         worker = Worker(self.launch.create, self.limits(), loop=asyncio.get_running_loop())
         facts = await asyncio.to_thread(worker.start)
         try:
@@ -164,21 +169,15 @@ class InProcessRun:
                 worker.add_listener(log.write)
                 client = InProcessClient(worker, _both(log.write, tally))
                 await client.run(warmup)
-                profiler = await self._start_profiler(worker)
+                if profiler is not None:
+                    await asyncio.wrap_future(worker.call(profiler.start))
                 await client.run(self.trace.requests)
                 if profiler is not None:
-                    await asyncio.wrap_future(worker.call(lambda engine: profiler.stop()))
+                    await asyncio.wrap_future(worker.call(profiler.stop))
                 await asyncio.to_thread(worker.close, DRAIN_S)
         finally:
             await asyncio.to_thread(worker.close, 0.0)
         return self._summary(worker, tally)
-
-    async def _start_profiler(self, worker: Worker) -> StepProfiler | None:
-        if self.options.profile_dir is None:
-            return None
-        profiler = StepProfiler(self.options.profile_dir)
-        await asyncio.wrap_future(worker.call(profiler.start))
-        return profiler
 
     def by_round(self) -> LoadSummary:
         """Everything on the owner thread, at exact rounds."""
@@ -207,7 +206,8 @@ class InProcessRun:
 
     def _summary(self, worker: Worker, tally: Tally) -> LoadSummary:
         notes = [f"the engine failed: {worker.failure}"] if worker.failure else []
-        return _summarize(self.options.out, len(self.trace.requests), tally, notes)
+        measures = not self.launch.options.simulated and self.options.profile_dir is None
+        return _summarize(self.options.out, len(self.trace.requests), tally, notes, measures)
 
 
 # ---- over HTTP -------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ async def _remote(options: RemoteOptions, trace: Trace, announce: Callable[..., 
             notes = [f"replica {death}" for death in client.deaths]
             if notes:
                 log.close(complete=False, note="; ".join(notes))
-        return _summarize(options.out, len(trace.requests), tally, notes)
+        return _summarize(options.out, len(trace.requests), tally, notes, not header.simulated)
 
 
 def _check_remote_limits(trace: Trace, replicas: Sequence[Replica]) -> None:
@@ -286,9 +286,10 @@ def _both(first: Callable[[list[Event]], None], second: Callable[[list[Event]], 
     return emit
 
 
-def _summarize(out: Path, planned: int, tally: Tally, notes: list[str]) -> LoadSummary:
+def _summarize(out: Path, planned: int, tally: Tally, notes: list[str], is_measurement: bool) -> LoadSummary:
+    """A late sender spoils a measurement; a simulated or profiled run is none."""
     lateness = lateness_of(tally.sent)
-    if lateness is not None and not lateness.is_valid:
+    if is_measurement and lateness is not None and not lateness.is_valid:
         late = lateness.max_ms if lateness.p99_ms is None or math.isnan(lateness.p99_ms) else lateness.p99_ms
         notes = [*notes, f"the sender lagged ({late:.1f} ms): the run is invalid as a measurement"]
     ended = sum(tally.ends.values())

@@ -56,6 +56,11 @@ class Run:
         return found
 
     @property
+    def needs_review(self) -> bool:
+        """Partial, or a measurement that is none because its sender lagged."""
+        return self.log.is_partial or bool(self.problems and not self.marks)
+
+    @property
     def is_averaged(self) -> bool:
         return not self.marks and not self.problems
 

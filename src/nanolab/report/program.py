@@ -54,7 +54,8 @@ def write_report(inputs: Sequence[Path], out: Path, slo: Slo, echo: Any) -> None
         for note in rec.notes:
             echo(f"note: {note}")
         echo(f"wrote {', '.join([out.name, out.with_suffix('.md').name, *drawn])}")
-        rec.finish(Verdict.REVIEW if rec.notes else Verdict.COLLECTED, _weakest(runs))
+        verdict = Verdict.REVIEW if any(run.needs_review for run in runs) else Verdict.COLLECTED
+        rec.finish(verdict, _weakest(runs))
 
 
 def _weakest(runs: Sequence[Run]) -> EvidenceType:

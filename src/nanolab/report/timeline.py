@@ -23,20 +23,14 @@ def build_timeline(log: Log) -> dict[str, Any]:
     start = min((event.t_ns for event in log.events), default=0)
     start = min([start, *(step.started_ns for step in steps_of(log))])
     events: list[dict[str, Any]] = []
-    for pid, name in (
-        (ENGINE, "engine"),
-        (REQUESTS, "requests (observer engine)"),
-        (CLIENT, "client (observer client)"),
-    ):
-        events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}})
-    events.append({"ph": "M", "name": "thread_name", "pid": ENGINE, "tid": 1, "args": {"name": "steps"}})
+    for pid, name in ((ENGINE, "engine"), (REQUESTS, "requests (engine)"), (CLIENT, "requests (client)")):
+        events.append(_named("process_name", name, pid))
+    events.append(_named("thread_name", "steps", ENGINE, 1))
     for step in steps_of(log):
         events += _step(step, start)
     for observer, pid in (("engine", REQUESTS), ("client", CLIENT)):
         for lane, record in enumerate(build_records(log).get(observer, []), start=1):
-            events.append(
-                {"ph": "M", "name": "thread_name", "pid": pid, "tid": lane, "args": {"name": record.request_id}}
-            )
+            events.append(_named("thread_name", record.request_id, pid, lane))
             events += _request(record, pid, lane, start)
     header = log.header
     return {

@@ -114,8 +114,8 @@ def read_log(path: Path) -> Log:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
         raise LabError(f"cannot read the event log {path}: {error.strerror}") from error
-    if lines and not lines[-1]:
-        lines.pop()
+    if not lines[-1]:
+        lines.pop()  # what follows the last line's end
     decoded = _decode_lines(path, lines)
     header, rest = (decoded[0], decoded[1:]) if decoded else (None, [])
     if not isinstance(header, RunHeader) or header.schema != SCHEMA:

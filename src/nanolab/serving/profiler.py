@@ -7,6 +7,7 @@ A CPU range includes waiting and is not kernel time. Only rank 0 is covered: oth
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,30 @@ __all__ = ["RANGES", "StepProfiler"]
 
 RANGES = ("step", "prepare_prefill", "prepare_decode", "run_model")
 SUMMARY_ROWS = 40
+PROFILED_STEPS = 40  # a trace grows by about a megabyte a step; two rounds are what one reads
+
+
+def _wake_kineto() -> None:
+    """Kineto wants its first use on the thread that loaded torch, and complains on stderr otherwise."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True):
+        pass
 
 
 class StepProfiler:
     """`start(driver)` and `stop()` run on the owner thread; the files are in `directory` afterwards."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, steps: int = PROFILED_STEPS) -> None:
+        """Records the first `steps` steps after `start`."""
+        _wake_kineto()
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise LabError(f"cannot write --profile-dir {directory}: {error.strerror}; choose another") from error
         self.directory = directory
+        self.steps_left = steps
         self.ranges: list[str] = []  # of RANGES, those this engine has
         self._profile: Any = None
         self._undo: list[Callable[[], None]] = []
@@ -47,14 +61,12 @@ class StepProfiler:
         self._profile = profile(activities=activities, acc_events=True)
         self._profile.__enter__()
 
-    def stop(self) -> None:
-        """Take the ranges off, write trace.json and operators.txt."""
+    def stop(self, driver: Any = None) -> None:
+        """Stop recording if it still goes on, then write trace.json and operators.txt."""
         if self._profile is None:
             return
+        self._end_recording()
         profile, self._profile = self._profile, None
-        while self._undo:
-            self._undo.pop()()
-        profile.__exit__(None, None, None)
         profile.export_chrome_trace(str(self.directory / "trace.json"))
         averages = profile.key_averages()
         on_gpu = any(getattr(event, "device_time_total", 0) for event in averages)
@@ -62,6 +74,13 @@ class StepProfiler:
         header = f"rank 0 only; ranges {', '.join(self.ranges)}; sorted by {order}; CPU ranges include waiting\n\n"
         table = averages.table(sort_by=order, row_limit=SUMMARY_ROWS)
         (self.directory / "operators.txt").write_text(header + table, encoding="utf-8")
+
+    def _end_recording(self) -> None:
+        """Take the ranges off; the files are written later, when no request waits for it."""
+        if self._undo:
+            self._profile.__exit__(None, None, None)
+        while self._undo:
+            self._undo.pop()()
 
     def _wrap(self, owner: Any, name: str) -> None:
         """Put a named range around `owner.name`, on this object only."""
@@ -71,7 +90,12 @@ class StepProfiler:
 
         def ranged(*args: Any, **kwargs: Any) -> Any:
             with record_function(name):
-                return method(*args, **kwargs)
+                result = method(*args, **kwargs)
+            if name == "step":
+                self.steps_left -= 1
+                if self.steps_left <= 0:
+                    self._end_recording()
+            return result
 
         setattr(owner, name, ranged)
         self._undo.append((lambda: setattr(owner, name, method)) if own else (lambda: delattr(owner, name)))

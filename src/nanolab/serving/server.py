@@ -23,13 +23,13 @@ from nanolab.errors import LabError
 from nanolab.serving.app import create_app
 from nanolab.serving.delivery import Listener
 from nanolab.serving.engine import CreateEngine, Engine
+from nanolab.serving.lifecycle import SWITCH_INTERVAL_S, State, WorkerLimits
 from nanolab.serving.metrics import Metrics
 from nanolab.serving.service import ServerSettings, Service
-from nanolab.serving.worker import State, Worker, WorkerLimits
+from nanolab.serving.worker import Worker
 
 __all__ = ["ServeOptions", "bind", "serve"]
 
-SWITCH_INTERVAL_S = 0.0005  # the owner thread and the event loop share one interpreter: let them take short turns
 WRITE_OUT_S = 3.0  # for the last events of open streams, after the drain
 
 
