@@ -55,9 +55,9 @@ def main(source: Path | None, out: Path | None) -> None:
         cli.announce(engine=current.kind, package=current.package, device="cpu", model="none")
         baseline = extract_baseline(current, Path(scratch))
         engines = {
-            "baseline": Engine.of(baseline, alias="nanoengine_baseline"),
-            "default": Engine.of(current, alias="nanoengine_current"),
-            "balanced": Engine.of(current, "balanced", alias="nanoengine_current"),
+            "baseline": Engine.of(baseline, beside=True),
+            "default": Engine.of(current, beside=True),
+            "balanced": Engine.of(current, "balanced", beside=True),
         }
         rec.config.update(scenarios={s.name: {"sizes": s.sizes} for s in scheduling_practice.SCENARIOS})
         wrong: list[str] = []

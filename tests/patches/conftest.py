@@ -32,11 +32,6 @@ def variant(tmp_path_factory: pytest.TempPathFactory) -> Variant:
     return make
 
 
-def alias_of(source: EngineSource) -> str:
-    """A package name of its own for each variant, so that they can be imported side by side."""
-    return "engine_" + "".join(c if c.isalnum() else "_" for c in source.root.name)
-
-
 @pytest.fixture
 def lab_root(tmp_path: Path) -> Path:
     """A small lab: src/nanoengine and patches/, committed to a repository of its own, for tests that edit them."""

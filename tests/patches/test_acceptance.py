@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from nanolab.cases import scheduling_practice
-from nanolab.cases.scheduling import Engine
+from nanolab.cases.scheduling import Engine, alias_of
 from nanolab.errors import LabError
 from nanolab.sources import EngineSource
 
-from .conftest import Variant, alias_of
+from .conftest import Variant
 
 TRACES = Path(__file__).parent.parent / "data" / "upstream-scheduler-traces.jsonl.gz"
 OPTIONS: dict[str, Any] = {
@@ -93,15 +93,15 @@ def test_02_after_it_runs_eagerly_and_the_others_are_replayed_as_before(variant:
 
 def three_engines(baseline: EngineSource, current: EngineSource) -> dict[str, Engine]:
     return {
-        "baseline": Engine.of(baseline, alias=alias_of(baseline)),
-        "default": Engine.of(current, alias=alias_of(current)),
-        "balanced": Engine.of(current, "balanced", alias=alias_of(current)),
+        "baseline": Engine.of(baseline, beside=True),
+        "default": Engine.of(current, beside=True),
+        "balanced": Engine.of(current, "balanced", beside=True),
     }
 
 
 def test_03_before_there_is_no_balanced_policy_and_the_message_names_the_patch(variant: Variant) -> None:
     with pytest.raises(LabError, match="03-fair-scheduler"):
-        Engine.of(variant(), "balanced", alias=alias_of(variant()))
+        Engine.of(variant(), "balanced", beside=True)
 
 
 @pytest.mark.parametrize("scenario", scheduling_practice.SCENARIOS, ids=lambda scenario: scenario.name)

@@ -7,9 +7,11 @@ and `accounting_problems` says in words what is wrong with a pool.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -30,9 +32,10 @@ class Engine:
     policy: str = "prefill_first"
 
     @classmethod
-    def of(cls, source: EngineSource, policy: str = "prefill_first", alias: str | None = None) -> Engine:
-        """`alias` imports the engine under another package name; LabError if it does not know `policy`."""
-        load = source.module if alias is None else lambda name: source.isolated(alias, name)
+    def of(cls, source: EngineSource, policy: str = "prefill_first", *, beside: bool = False) -> Engine:
+        """LabError if the engine does not know `policy`. `beside` imports it under a name of its own, so that several
+        engines can be driven by one process."""
+        load = partial(source.isolated, alias_of(source)) if beside else source.module
         if policy != "prefill_first":
             fields = load("config").Config.__dataclass_fields__
             if "scheduling_policy" not in fields:
@@ -65,6 +68,12 @@ class Engine:
         seq = sequence_class(prompt, params)
         seq.seq_id, seq.block_size = number, block_size  # upstream keeps both on the class
         return seq
+
+
+def alias_of(source: EngineSource) -> str:
+    """A package name that no other engine, and no other state of this one, has."""
+    digest = hashlib.sha256(f"{source.root} {source.tree_sha256()}".encode()).hexdigest()
+    return f"engine_{digest[:16]}"
 
 
 @dataclass(frozen=True)
