@@ -69,7 +69,8 @@ python scripts/labs/01_attention_numpy.py | tee runs/attention-reference.log
 # --8<-- [start:attention-unmasked]
 source env.sh
 mkdir -p runs
-sed 's/^CAUSAL = True/CAUSAL = False/' scripts/labs/01_attention_numpy.py > runs/attention-unmasked.py
+sed 's/^CAUSAL = True/CAUSAL = False/' scripts/labs/01_attention_numpy.py \
+  > runs/attention-unmasked.py
 python runs/attention-unmasked.py
 # --8<-- [end:attention-unmasked]
 
@@ -146,9 +147,11 @@ PY
 # --8<-- [start:cached-forward]
 source env.sh
 mkdir -p runs
-python scripts/labs/02_cached_forward.py --device cpu --prompt-len 64 --steps 8 --repeats 3 \
+python scripts/labs/02_cached_forward.py --device cpu \
+  --prompt-len 64 --steps 8 --repeats 3 \
   --out runs/cached-forward.json 2>&1 | tee runs/cached-forward.log
-python scripts/e2e/analyze.py cache --log runs/cached-forward.log --out runs/cached-forward-check.json
+python scripts/e2e/analyze.py cache --log runs/cached-forward.log \
+  --out runs/cached-forward-check.json
 # --8<-- [end:cached-forward]
 
 # tier: gpu reason=在 GPU 上量两条路的时间 | times both paths on the GPU
@@ -157,9 +160,11 @@ python scripts/e2e/analyze.py cache --log runs/cached-forward.log --out runs/cac
 # --8<-- [start:cached-forward-on-gpu]
 source env.sh
 mkdir -p runs
-CUDA_VISIBLE_DEVICES=0 python scripts/labs/02_cached_forward.py --device cuda --prompt-len 64 --steps 8 --repeats 3 \
+CUDA_VISIBLE_DEVICES=0 python scripts/labs/02_cached_forward.py --device cuda \
+  --prompt-len 64 --steps 8 --repeats 3 \
   --out runs/cached-forward-gpu.json 2>&1 | tee runs/cached-forward-gpu.log
-python scripts/e2e/analyze.py cache --log runs/cached-forward-gpu.log --out runs/cached-forward-check-gpu.json
+python scripts/e2e/analyze.py cache --log runs/cached-forward-gpu.log \
+  --out runs/cached-forward-check-gpu.json
 # --8<-- [end:cached-forward-on-gpu]
 
 # tier: cpu
@@ -168,8 +173,10 @@ python scripts/e2e/analyze.py cache --log runs/cached-forward-gpu.log --out runs
 # --8<-- [start:cached-forward-128]
 source env.sh
 mkdir -p runs
-python scripts/labs/02_cached_forward.py --device cpu --prompt-len 128 --steps 8 --repeats 3 2>&1 | tee runs/cached-forward-128.log
-python scripts/e2e/analyze.py cache --log runs/cached-forward-128.log --out runs/cached-forward-128-check.json
+python scripts/labs/02_cached_forward.py --device cpu \
+  --prompt-len 128 --steps 8 --repeats 3 2>&1 | tee runs/cached-forward-128.log
+python scripts/e2e/analyze.py cache --log runs/cached-forward-128.log \
+  --out runs/cached-forward-128-check.json
 # --8<-- [end:cached-forward-128]
 
 # tier: gpu reason=在 GPU 上量两条路的时间 | times both paths on the GPU
@@ -178,7 +185,9 @@ python scripts/e2e/analyze.py cache --log runs/cached-forward-128.log --out runs
 # --8<-- [start:cached-forward-128-on-gpu]
 source env.sh
 mkdir -p runs
-CUDA_VISIBLE_DEVICES=0 python scripts/labs/02_cached_forward.py --device cuda --prompt-len 128 --steps 8 --repeats 3 \
+CUDA_VISIBLE_DEVICES=0 python scripts/labs/02_cached_forward.py --device cuda \
+  --prompt-len 128 --steps 8 --repeats 3 \
   --out runs/cached-forward-128-gpu.json 2>&1 | tee runs/cached-forward-128-gpu.log
-python scripts/e2e/analyze.py cache --log runs/cached-forward-128-gpu.log --out runs/cached-forward-128-check-gpu.json
+python scripts/e2e/analyze.py cache --log runs/cached-forward-128-gpu.log \
+  --out runs/cached-forward-128-check-gpu.json
 # --8<-- [end:cached-forward-128-on-gpu]
