@@ -39,7 +39,7 @@ class Engine:
         if policy != "prefill_first":
             fields = load("config").Config.__dataclass_fields__
             if "scheduling_policy" not in fields:
-                source.require_options({"scheduling_policy"})
+                raise source.missing_option("scheduling_policy")
             allowed = fields["scheduling_policy"].metadata.get("choices", (policy,))
             if policy not in allowed:
                 raise LabError(f"scheduling_policy {policy!r} is not one of {', '.join(allowed)} in {source.root}")

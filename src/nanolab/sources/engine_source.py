@@ -147,12 +147,16 @@ class EngineSource:
     def require_options(self, names: set[str]) -> None:
         """LabError for the first option this engine lacks; upstream would drop it without a word."""
         for name in sorted(names - self.config_options()):
-            patch = PATCH_OF_OPTION.get(name)
-            if patch and self.kind != "upstream":
-                fix = f"it comes with patch {patch}: git -C {self.root} apply {PATCHES / (patch + '.patch')}"
-            else:
-                fix = "drive nanoengine instead (leave --source out)"
-            raise LabError(f"the engine in {self.root} has no option {name}; {fix}")
+            raise self.missing_option(name)
+
+    def missing_option(self, name: str) -> LabError:
+        """The error for an option that this engine does not have; it names the patch that brings it."""
+        patch = PATCH_OF_OPTION.get(name)
+        if patch and self.kind != "upstream":
+            fix = f"it comes with patch {patch}: git -C {self.root} apply {PATCHES / (patch + '.patch')}"
+        else:
+            fix = "drive nanoengine instead (leave --source out)"
+        return LabError(f"the engine in {self.root} has no option {name}; {fix}")
 
     def create_engine(self, model: Path | str, **options: Any) -> EngineDriver:
         """Load `model` into a live engine of this source; options are those of its Config."""
