@@ -45,7 +45,7 @@ class SimulatedConfig:
     max_num_seqs: int = 4
     kvcache_block_size: int = 16
     num_kvcache_blocks: int = 512
-    step_seconds: float = 0.0  # how long the pretended model takes
+    step_seconds: float = 0.0  # how long a step takes, scheduling included
     eos_token_id: int = 257
 
 
@@ -144,12 +144,13 @@ class SimulatedEngine:
 
     def step(self) -> SimulatedStep:
         self.hooks.before_step(self)
+        model_ends = time.monotonic() + self.config.step_seconds
         batch = self._select_prefill()
         phase: Literal["prefill", "decode"] = "prefill" if batch else "decode"
         batch = batch or self._select_decode()
         record = SimulatedStep(phase, tuple(map(_state, batch)))
         if self.config.step_seconds:
-            time.sleep(self.config.step_seconds)
+            time.sleep(max(0.0, model_ends - time.monotonic()))
         self.hooks.in_step(self)
         for sequence in batch:
             self._accept(sequence, record)
