@@ -19,7 +19,7 @@ from nanolab.errors import LabError
 
 quick_walk = load_script("e2e/quick_walk.py")
 
-# case, extra options, steps, output counts, phases, free blocks after each step (from the specification, not from walk.py)
+# case, options, steps, output counts, phases, free blocks after each step: from the specification, not from walk.py
 ACCEPTED = [
     ("A", [], 3, [3], "PDD", ["F-1", "F-1", "F"]),
     ("B", [], 5, [2, 5], "PDDDD", ["F-2", "F-1", "F-1", "F-1", "F"]),
@@ -176,7 +176,7 @@ def test_debug_stops_after_initialisation_with_the_module_at_hand(tiny_model: Pa
 
 
 def test_an_unknown_source_names_the_next_step(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="engine_source.py init"):
+    with pytest.raises(LabError, match=r"engine_source\.py init"):
         sources.resolve(tmp_path)
     result = run(quick_walk, "--case", "A", "--source", tmp_path, "--model", tiny_model)
     assert result.exit_code == 2
