@@ -31,7 +31,7 @@ from nanolab.load.sender import lateness_of
 from nanolab.load.trace import TraceRequest
 from nanolab.serving.engine import SamplingSpec
 from nanolab.serving.events import Ended, Event, Sent, Token, now_ns
-from nanolab.serving.lifecycle import WorkerLimits
+from nanolab.serving.lifecycle import WorkerLimits, settle_interpreter
 from nanolab.serving.requests import GenerationRequest
 from nanolab.serving.simulated import SimulatedConfig, SimulatedEngine, SimulatedHooks
 from nanolab.serving.stream import Stream
@@ -175,6 +175,7 @@ async def owner_time(streams: int, tokens: int) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     worker = Worker(lambda: SimulatedEngine(config, clock.hooks()), limits, loop=loop)
     await asyncio.to_thread(worker.start)
+    settle_interpreter()
     requests = [GenerationRequest(f"s{i}", [1 + i % 200], SamplingSpec(max_tokens=tokens)) for i in range(streams)]
     counts = await asyncio.gather(*(_count(worker.submit(request)) for request in requests))
     await asyncio.to_thread(worker.close, START_S)
@@ -211,6 +212,7 @@ async def sender_lateness(url: str, rate: float, seconds: float) -> dict[str, An
         )
         for index in range(int(rate * seconds))
     ]
+    settle_interpreter()
     async with _session() as http:
         client = RemoteClient(http, [Replica(url)], Router("round_robin", 1), "native", events.extend)
         await client.run(requests)

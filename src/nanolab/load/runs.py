@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from nanolab.serving.engine import EngineFacts
 from nanolab.serving.eventlog import EventLog
 from nanolab.serving.events import Ended, Event, Finished, RunHeader, Sent
 from nanolab.serving.launch import EngineOptions, Launch, prepare, run_header
-from nanolab.serving.lifecycle import SWITCH_INTERVAL_S, WorkerLimits
+from nanolab.serving.lifecycle import WorkerLimits, settle_interpreter
 from nanolab.serving.profiler import PROFILED_STEPS, StepProfiler
 from nanolab.serving.worker import Worker
 from nanolab.verdicts import EvidenceType
@@ -158,11 +157,11 @@ class InProcessRun:
 
     async def by_time(self) -> LoadSummary:
         """Open loop: warm up, start the profiler if there is one, then send every request at its time."""
-        sys.setswitchinterval(SWITCH_INTERVAL_S)
         options = self.options
         profiler = StepProfiler(options.profile_dir, options.profile_steps) if options.profile_dir else None
         worker = Worker(self.launch.create, self.limits(), loop=asyncio.get_running_loop())
         facts = await asyncio.to_thread(worker.start)
+        settle_interpreter()
         try:
             warmup, tally = self.check(facts)
             with EventLog(self.options.out, self.header(facts, warmup)) as log:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,11 +11,18 @@ from typing import Any
 
 from nanolab.serving.requests import NotServing
 
-__all__ = ["SWITCH_INTERVAL_S", "CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise"]
+__all__ = ["CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise", "settle_interpreter"]
 
 # The owner thread and the event loop share one interpreter. Python's default turn of 5 ms would make every
 # handover, and every planned arrival, late by that much while the engine computes in Python.
 SWITCH_INTERVAL_S = 0.0005
+
+
+def settle_interpreter() -> None:
+    """Once a process has loaded its engine: short turns, and no garbage collection of what was loaded for good."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.collect()
+    gc.freeze()
 
 
 class State(StrEnum):

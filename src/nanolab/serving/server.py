@@ -12,7 +12,6 @@ import contextlib
 import errno
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from nanolab.errors import LabError
 from nanolab.serving.app import create_app
 from nanolab.serving.delivery import Listener
 from nanolab.serving.engine import CreateEngine, Engine
-from nanolab.serving.lifecycle import SWITCH_INTERVAL_S, State, WorkerLimits
+from nanolab.serving.lifecycle import State, WorkerLimits, settle_interpreter
 from nanolab.serving.metrics import Metrics
 from nanolab.serving.service import ServerSettings, Service
 from nanolab.serving.worker import Worker
@@ -86,7 +85,6 @@ async def serve(
 ) -> str | None:
     """Serve until a signal (or `stop`); returns None, or why the worker died."""
     bound = bind(options.host, options.port)
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     stop = stop or asyncio.Event()
     hurry = asyncio.Event()
     metrics = Metrics(options.model_id)
@@ -99,6 +97,7 @@ async def serve(
     )
     with contextlib.closing(bound), _signals(stop, hurry):
         tokenizer = await _start(worker, metrics, on_started)
+        settle_interpreter()
         service = Service(
             worker, tokenizer, options.model_id, options.model_root, metrics, options.settings, options.facts
         )
