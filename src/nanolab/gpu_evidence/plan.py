@@ -1,0 +1,254 @@
+"""The steps of the evidence run, most important first, except that what measures longest comes last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from nanolab.gpu_evidence.parallel import parallel_steps
+from nanolab.gpu_evidence.step import RUN, Program, Server, Step
+
+__all__ = ["Settings", "build_plan"]
+
+ANALYZE = "scripts/e2e/analyze.py"
+LOGITS = "scripts/e2e/logits_check.py"
+TRACED = {"lifecycle": "lifecycle", "chunk": "chunked-prefill", "prefix": "prefix-cache"}  # case: its log's name
+CHECKS = {  # block: (analyze.py's subcommand, log)
+    "lifecycle-check": ("lifecycle", "lifecycle"),
+    "scheduler-check": ("chunk", "chunked-prefill"),
+    "kv-slots-runtime": ("slots", "lifecycle"),
+    "runner-check": ("runner", "lifecycle"),
+    "model-shapes-check": ("shapes", "lifecycle"),
+    "prefix-cache-check": ("prefix", "prefix-cache"),
+}
+THRESHOLDS = ("--max-abs", "0.5", "--rel-l2", "0.02")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`quick` keeps every program and shortens its work: a rehearsal of the run, not of its numbers."""
+
+    quick: bool = False
+    suffix: str = "-gpu"
+    trace: str = "workloads/mixed.jsonl"
+
+    def id(self, name: str) -> str:
+        """The block that a step called `name` leaves on this run's device."""
+        return name + self.suffix
+
+    def out(self, name: str, ending: str = ".json") -> str:
+        return f"{{out}}/{self.id(name)}{ending}"
+
+
+def build_plan(settings: Settings) -> tuple[Step, ...]:
+    return (
+        *readiness(settings),
+        *walks(settings),
+        *logits(settings),
+        *graph_logits(settings),
+        *benchmarks(settings),
+        *traces(settings),
+        *cached_forward(settings),
+        *policies(settings),
+        *execution(settings),
+        *service(settings),
+        multi_turn(settings),
+        *parallel_steps(settings.id, settings.trace),
+        engines(settings),
+        kernels(settings),
+    )
+
+
+def single(settings: Settings, name: str, section: str, seconds: float, program: Program) -> Step:
+    """The common step: one program, one block of the step's name."""
+    written = replace(program, arguments=(*program.arguments, "--out", settings.out(name)))
+    return Step(name, section, seconds, (written,), blocks=(settings.id(name),))
+
+
+# ---- 5.1, 5.2 --------------------------------------------------------------------------------------------
+
+
+def readiness(settings: Settings) -> Iterable[Step]:
+    # A host that is not ready is a finding of the doctor, not a step that failed.
+    doctor = Program("scripts/e2e/doctor.py", expect=(0, 1), pending_on_cpu=True)
+    yield single(settings, "setup-doctor", "5.1.6", 14, doctor)
+    yield single(settings, "setup-smoke", "5.1.6", 6, Program("scripts/e2e/smoke.py"))
+
+
+def walks(settings: Settings) -> Iterable[Step]:
+    cases = {
+        "quick-A": ("5.2.1", ("--case", "A")),
+        "quick-B": ("5.2.2", ("--case", "B")),
+        "quick-B-one": ("5.2.2", ("--case", "B", "--max-num-seqs", "1")),
+        "quick-C": ("5.2.3", ("--case", "C")),
+        "budget512": ("5.2.4", ("--case", "D", "--budget", "512")),
+        "budget256": ("5.2.4", ("--case", "D", "--budget", "256")),
+    }
+    for name, (section, arguments) in cases.items():
+        walk = Program("scripts/e2e/quick_walk.py", (*arguments, "--trace"), log=f"{settings.id(name)}.log")
+        yield single(settings, name, section, 4, walk)
+
+
+# ---- logits ----------------------------------------------------------------------------------------------
+
+
+def collect(settings: Settings, name: str, section: str, seconds: float, program: Program) -> Step:
+    """A collection is named by its prefix: NAME.json is the block, NAME.npz holds the rows."""
+    written = replace(program, arguments=("collect", *program.arguments, "--out", settings.out(name, "")))
+    return Step(
+        name, section, seconds, (written,), blocks=(settings.id(name),), files=(f"{settings.id(name)}.npz",)
+    )  # fmt: skip
+
+
+def compare(settings: Settings, name: str, section: str, sides: tuple[str, str], *more: str, graph: bool) -> Step:
+    lhs, rhs = (settings.out(side, "") for side in sides)
+    arguments = ("compare", "--lhs", lhs, "--rhs", rhs, *THRESHOLDS, *more)
+    program = Program(LOGITS, arguments, pending_on_cpu=graph)
+    return replace(single(settings, name, section, 5, program), needs=sides)
+
+
+def logits(settings: Settings) -> Iterable[Step]:
+    """The engine against Transformers, once with each attention backend that the host has."""
+    yield collect(settings, "engine-hf", "5.2.5", 8, Program(LOGITS, ("--backend", "hf")))
+    for kind, backend in (("", "auto"), ("-flash", "flash_attn")):
+        nano, check = f"engine-nano{kind}", f"engine-logits-check{kind}"
+        arguments = ("--backend", "nano", "--execution", "eager", "--attention-backend", backend)
+        requires = backend if kind else None
+        yield replace(collect(settings, nano, "5.2.5", 5, Program(LOGITS, arguments)), requires=requires)
+        yield replace(compare(settings, check, "5.2.5", (nano, "engine-hf"), graph=False), requires=requires)
+
+
+def graph_logits(settings: Settings) -> Iterable[Step]:
+    suite = ("--backend", "nano", "--suite", "graph", "--execution")
+    yield collect(settings, "graph-eager", "B.5", 8, Program(LOGITS, (*suite, "eager")))
+    replayed = Program(LOGITS, (*suite, "graph"), pending_on_cpu=True)
+    yield collect(settings, "graph-patched", "B.5", 12, replayed)
+    sides = ("graph-patched", "graph-eager")
+    yield compare(settings, "graph-fallback-check", "B.5", sides, "--kv-max-abs", "0.1", graph=True)
+    arguments = (*suite, "graph", "--expect-uncovered", "--source", "{baseline}")
+    uncovered = Program(LOGITS, arguments, alone=True, expect=(0,), pending_on_cpu=True)
+    yield replace(collect(settings, "graph-before", "B.5", 22, uncovered), files=(), requires="baseline")
+
+
+# ---- benchmarks, traces, cached forward ------------------------------------------------------------------
+
+
+def benchmarks(settings: Settings) -> Iterable[Step]:
+    """Eager beside graphs: 16 requests in covered buckets, then 17, for which 20 sequences leave no bucket."""
+    shorter = ("--seqs", "2", "--output-len", "4", "--repeats", "1") if settings.quick else ()
+    for section, pair, result, sizes in (
+        ("B.4", ("cuda-graph-eager", "cuda-graph-replay"), "cuda-graph-comparison", ()),
+        ("B.5", ("graph-fallback-eager", "graph-fallback-replay"), "graph-fallback-performance",
+         ("--seqs", "17", "--max-num-seqs", "20")),
+    ):  # fmt: skip
+        for name, mode in zip(pair, (("--eager",), ()), strict=True):
+            log = f"{settings.id(name)}.log"
+            program = Program("scripts/labs/04_benchmark_engine.py", (*mode, *sizes, *shorter), log=log)
+            yield replace(single(settings, name, section, 8, program), files=(log,))
+        eager, replay = (settings.out(name, ".log") for name in pair)
+        arguments = ("compare", "--variable", "eager", "--log", eager, "--other", replay)
+        comparison = Program(ANALYZE, arguments, pending_on_cpu=True)
+        yield replace(single(settings, result, section, 1, comparison), needs=pair)
+
+
+def traces(settings: Settings) -> Iterable[Step]:
+    for case, name in TRACED.items():
+        log = f"{settings.id(name)}.log"
+        program = Program("scripts/labs/03_trace_engine.py", ("--case", case, "--shapes"), log=log)
+        yield Step(name, "B.2, B.3, B.6", 4, (program,), files=(log,))
+    for block, (command, name) in CHECKS.items():
+        program = Program(ANALYZE, (command, "--log", settings.out(name, ".log")))
+        yield replace(single(settings, block, "B.2, B.3, B.6", 1, program), needs=(name,))
+
+
+def cached_forward(settings: Settings) -> Iterable[Step]:
+    for name, length in (("cached-forward", 64), ("cached-forward-128", 128)):
+        sizes = ("--prompt-len", str(length), "--steps", "8", "--repeats", "1" if settings.quick else "3")
+        log, check = f"{settings.id(name)}.log", f"{name}-check"
+        program = Program("scripts/labs/02_cached_forward.py", sizes, log=log)
+        yield replace(single(settings, name, "B.1.6", 7, program), files=(log,))
+        checked = Program(ANALYZE, ("cache", "--log", settings.out(name, ".log")))
+        yield replace(single(settings, check, "B.1.6", 1, checked), needs=(name,))
+
+
+# ---- the service -----------------------------------------------------------------------------------------
+
+
+def load(settings: Settings, log: str, *arguments: str) -> Program:
+    return Program(RUN, ("load", "--trace", settings.trace, *arguments, "--out", settings.out(log, ".jsonl")))
+
+
+def report(settings: Settings, name: str, logs: Iterable[str]) -> Program:
+    inputs = ",".join(settings.out(log, ".jsonl") for log in logs)
+    return Program(RUN, ("report", "--inputs", inputs, "--out", settings.out(name)))
+
+
+def policies(settings: Settings) -> Iterable[Step]:
+    """5.3 reads one run; 5.4.3 compares two policies, each run repeated."""
+    first = (load(settings, "prefill-first"), report(settings, "prefill-first", ["prefill-first"]))
+    yield Step("prefill-first", "5.3.1", 9, first, blocks=(settings.id("prefill-first"),))
+    repeats = range(1, 2 if settings.quick else 4)
+    logs = {p: [f"scheduler-{p}-{k}" for k in repeats] for p in ("prefill_first", "balanced")}
+    programs = [load(settings, log, "--policy", policy) for policy, names in logs.items() for log in names]
+    programs.append(report(settings, "scheduler-comparison", [log for names in logs.values() for log in names]))
+    name, seconds = "scheduler-comparison", 10 * len(repeats) + 4
+    yield Step(name, "5.4.3", seconds, tuple(programs), blocks=(settings.id(name),))
+
+
+def execution(settings: Settings) -> Iterable[Step]:
+    """5.5: a profile of a short run, then eager against graphs on one workload."""
+    name, steps = "profile-eager", "8" if settings.quick else "60"
+    log, directory = settings.out(name, ".jsonl"), settings.out(name, "")
+    profiled = load(settings, name, "--profile-dir", directory, "--profile-steps", steps)
+    arguments = ("--profile", directory, "--log", log, "--out", settings.out(name))
+    view = Program("scripts/maintain/profile_view.py", arguments)
+    yield Step(name, "5.5.1", 20, (profiled, view), blocks=(settings.id(name),))
+    name, logs = "execution-comparison", {f"execution-{mode}": f"--{mode}" for mode in ("eager", "graph")}
+    programs = [load(settings, log, option) for log, option in logs.items()]
+    programs.append(report(settings, name, logs))
+    yield Step(name, "5.5.2", 16, tuple(programs), blocks=(settings.id(name),))
+
+
+def service(settings: Settings) -> Iterable[Step]:
+    """5.7: a client goes away in mid-stream; the server takes its blocks back and serves the next one."""
+    client = ("client", "--endpoint", "{url0}", "--prompt", "Count from one to one hundred.")
+    cancelled = (
+        *client,
+        "--max-tokens",
+        "128",
+        "--cancel-after",
+        "4",
+        "--out",
+        settings.out("client-cancel", ".jsonl"),
+    )
+    after = (*client, "--request-id", "after", "--max-tokens", "8", "--out", settings.out("client-after", ".jsonl"))
+    programs = (Program(RUN, cancelled), Program(RUN, after))
+    server = Server(("--out", settings.out("server-cancel", ".jsonl")))
+    files = tuple(f"{settings.id(name)}.jsonl" for name in ("client-cancel", "client-after", "server-cancel"))
+    yield Step("server-cancel", "5.7.1", 24, programs, files=files, servers=(server,))
+    name = "client-cancel"
+    reported = report(settings, name, ["server-cancel"])
+    yield Step(name, "5.7.1", 3, (reported,), blocks=(settings.id(name),), needs=("server-cancel",))
+
+
+def multi_turn(settings: Settings) -> Step:
+    return single(settings, "multi-turn", "B.7", 8, Program("scripts/labs/05_multi_turn.py"))
+
+
+# ---- beside upstream, and kernel by kernel ---------------------------------------------------------------
+
+
+def engines(settings: Settings) -> Step:
+    """The table of the targets; every engine runs in a process of its own. It has no CPU twin, so no suffix."""
+    plain = replace(settings, suffix="" if settings.suffix == "-gpu" else settings.suffix)
+    program = Program(
+        "scripts/maintain/bench_engines.py", ("--against", "{upstream}"), alone=True, pending_on_cpu=True, timeout_s=400
+    )
+    return replace(single(plain, "bench-engines", "B.4", 170, program), requires="upstream")
+
+
+def kernels(settings: Settings) -> Step:
+    program = Program(
+        "scripts/maintain/bench_kernels.py", ("--budget", "60"), alone=True, pending_on_cpu=True, timeout_s=150
+    )
+    return single(settings, "bench-kernels", "B.4", 75, program)
