@@ -97,11 +97,11 @@ class BlockManager:
 
     def can_append(self, seq: Sequence) -> bool:
         """Whether this step's position has a block, or a free one exists for it."""
-        return bool(self.free_block_ids) or seq.num_tokens % self.block_size != 1
+        return bool(self.free_block_ids) or (seq.num_tokens - 1) % self.block_size != 0
 
     def may_append(self, seq: Sequence) -> None:
         """Take a block when the newest known token is the first of a new one (total % block_size == 1)."""
-        if seq.num_tokens % self.block_size == 1:
+        if (seq.num_tokens - 1) % self.block_size == 0:  # written so that it holds for blocks of one token too
             seq.block_table.append(self._take_free_block())
 
     # ---- sharing -----------------------------------------------------------------------------------------
