@@ -31,7 +31,7 @@ from nanolab.load.sender import lateness_of
 from nanolab.load.trace import TraceRequest
 from nanolab.serving.engine import SamplingSpec
 from nanolab.serving.events import Ended, Event, Sent, Token, now_ns
-from nanolab.serving.lifecycle import WorkerLimits, settle_interpreter
+from nanolab.serving.lifecycle import WorkerLimits, settled_interpreter
 from nanolab.serving.requests import GenerationRequest
 from nanolab.serving.simulated import SimulatedConfig, SimulatedEngine, SimulatedHooks
 from nanolab.serving.stream import Stream
@@ -175,10 +175,10 @@ async def owner_time(streams: int, tokens: int) -> dict[str, Any]:
     loop = asyncio.get_running_loop()
     worker = Worker(lambda: SimulatedEngine(config, clock.hooks()), limits, loop=loop)
     await asyncio.to_thread(worker.start)
-    settle_interpreter()
     requests = [GenerationRequest(f"s{i}", [1 + i % 200], SamplingSpec(max_tokens=tokens)) for i in range(streams)]
-    counts = await asyncio.gather(*(_count(worker.submit(request)) for request in requests))
-    await asyncio.to_thread(worker.close, START_S)
+    with settled_interpreter():
+        counts = await asyncio.gather(*(_count(worker.submit(request)) for request in requests))
+        await asyncio.to_thread(worker.close, START_S)
     if sum(counts) != streams * tokens:
         raise LabError(f"{sum(counts)} of {streams * tokens} tokens reached their streams")
     cpu, wall = np.array(clock.cpu_ns) / 1e3, np.array(clock.wall_ns) / 1e3
@@ -212,10 +212,10 @@ async def sender_lateness(url: str, rate: float, seconds: float) -> dict[str, An
         )
         for index in range(int(rate * seconds))
     ]
-    settle_interpreter()
     async with _session() as http:
         client = RemoteClient(http, [Replica(url)], Router("round_robin", 1), "native", events.extend)
-        await client.run(requests)
+        with settled_interpreter():
+            await client.run(requests)
     ends = [event for event in events if isinstance(event, Ended)]
     late = lateness_of([event for event in events if isinstance(event, Sent)])
     assert late is not None

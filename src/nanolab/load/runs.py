@@ -22,7 +22,7 @@ from nanolab.serving.engine import EngineFacts
 from nanolab.serving.eventlog import EventLog
 from nanolab.serving.events import Ended, Event, Finished, RunHeader, Sent
 from nanolab.serving.launch import EngineOptions, Launch, prepare, run_header
-from nanolab.serving.lifecycle import WorkerLimits, settle_interpreter
+from nanolab.serving.lifecycle import WorkerLimits, settled_interpreter
 from nanolab.serving.profiler import PROFILED_STEPS, StepProfiler
 from nanolab.serving.worker import Worker
 from nanolab.verdicts import EvidenceType
@@ -161,10 +161,9 @@ class InProcessRun:
         profiler = StepProfiler(options.profile_dir, options.profile_steps) if options.profile_dir else None
         worker = Worker(self.launch.create, self.limits(), loop=asyncio.get_running_loop())
         facts = await asyncio.to_thread(worker.start)
-        settle_interpreter()
         try:
             warmup, tally = self.check(facts)
-            with EventLog(self.options.out, self.header(facts, warmup)) as log:
+            with settled_interpreter(), EventLog(self.options.out, self.header(facts, warmup)) as log:
                 worker.add_listener(log.write)
                 client = InProcessClient(worker, _both(log.write, tally))
                 await client.run(warmup)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,18 +13,25 @@ from typing import Any
 
 from nanolab.serving.requests import NotServing
 
-__all__ = ["CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise", "settle_interpreter"]
+__all__ = ["CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise", "settled_interpreter"]
 
 # The owner thread and the event loop share one interpreter. Python's default turn of 5 ms would make every
 # handover, and every planned arrival, late by that much while the engine computes in Python.
 SWITCH_INTERVAL_S = 0.0005
 
 
-def settle_interpreter() -> None:
-    """Once a process has loaded its engine: short turns, and no garbage collection of what was loaded for good."""
+@contextlib.contextmanager
+def settled_interpreter() -> Iterator[None]:
+    """While requests are served: short turns, and no garbage collection of what was loaded before."""
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(interval)
 
 
 class State(StrEnum):

@@ -22,7 +22,7 @@ from nanolab.errors import LabError
 from nanolab.serving.app import create_app
 from nanolab.serving.delivery import Listener
 from nanolab.serving.engine import CreateEngine, Engine
-from nanolab.serving.lifecycle import State, WorkerLimits, settle_interpreter
+from nanolab.serving.lifecycle import State, WorkerLimits, settled_interpreter
 from nanolab.serving.metrics import Metrics
 from nanolab.serving.service import ServerSettings, Service
 from nanolab.serving.worker import Worker
@@ -95,15 +95,17 @@ async def serve(
         loop=asyncio.get_running_loop(),
         listeners=(metrics, *listeners),
     )
-    with contextlib.closing(bound), _signals(stop, hurry):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(bound))
+        stack.enter_context(_signals(stop, hurry))
         tokenizer = await _start(worker, metrics, on_started)
-        settle_interpreter()
         service = Service(
             worker, tokenizer, options.model_id, options.model_root, metrics, options.settings, options.facts
         )
         server = LabServer(_uvicorn_config(service, options))
         running = asyncio.create_task(server.serve(sockets=[bound]))
         try:
+            stack.enter_context(settled_interpreter())
             await _wait_started(server, running)
             if on_ready is not None:
                 host, port = bound.getsockname()[:2]
