@@ -9,8 +9,10 @@ import pytest
 from serving.live import live_server
 
 from nanolab.errors import LabError
-from nanolab.load.runs import RemoteOptions, run_remote
+from nanolab.load.runs import LoadSummary, RemoteOptions, load_remote, run_remote
+from nanolab.load.trace import read_trace, write_trace
 from nanolab.serving import Reason, WorkerLimits
+from nanolab.serving.eventlog import Log, read_log
 from nanolab.serving.events import Chunk, Ended, Finished, Retried, Sent, now_ns
 from nanolab.serving.gate import Gate
 from nanolab.serving.simulated import SimulatedConfig, SimulatedHooks
@@ -203,6 +205,55 @@ def test_a_closed_client_closes_the_upstream_response() -> None:
             assert (end.reason, end.message) == (Reason.CANCELLED, "the client disconnected")
 
     asyncio.run(main())
+
+
+def test_a_replica_that_dies_in_mid_run_leaves_a_log_marked_partial(tmp_path: Path) -> None:
+    """Its open request ends as error, the others go to the replica that is left, and every request has its end."""
+
+    async def die_after_a_token(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(TOKEN))
+        await writer.drain()
+
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, [trace_request(f"r{index}", at_ms=index * 30) for index in range(6)])
+
+    async def main() -> tuple[LoadSummary, Log]:
+        async with stand_in(die_after_a_token) as dying, live_server() as good:
+            options = RemoteOptions(trace, tmp_path / "log.jsonl", (dying, good.url), warmup=0)
+            summary = await load_remote(options, read_trace(trace), lambda **facts: None)
+        return summary, read_log(options.out)
+
+    summary, log = asyncio.run(main())
+    assert summary.ends == {"error": 1, "length": 5}
+    assert log.is_partial
+    assert "the run ended early: replica" in log.problems[0]
+    check_client_lives(log.events)
+    assert len(by_request(log.events)) == 6
+    assert any(note.startswith("replica") for note in summary.notes)
+
+
+def test_policies_that_a_remote_does_not_reveal_are_null(tmp_path: Path) -> None:
+    async def fine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(TOKEN + FINISHED) + b"0\r\n\r\n")
+        await writer.drain()
+
+    trace = tmp_path / "trace.jsonl"
+    write_trace(trace, [trace_request("r0")])
+
+    async def main() -> None:
+        facts = {"policy": "balanced", "tensor_parallel_size": 2, "execution": "eager", "evidence": "cpu-simulation"}
+        async with stand_in(fine) as silent, live_server(facts=facts) as talking:
+            for name, urls in (("silent", (silent,)), ("talking", (talking.url,)), ("both", (silent, talking.url))):
+                options = RemoteOptions(trace, tmp_path / f"{name}.jsonl", urls, warmup=0)
+                await load_remote(options, read_trace(trace), lambda **facts: None)
+
+    asyncio.run(main())
+    headers = {name: read_log(tmp_path / f"{name}.jsonl").header for name in ("silent", "talking", "both")}
+    names = ("policy", "tensor_parallel_size", "execution")
+    assert [headers["silent"].config[name] for name in names] == [None, None, None]
+    assert headers["silent"].evidence is None
+    assert [headers["talking"].config[name] for name in names] == ["balanced", 2, "eager"]
+    assert headers["both"].config["policy"] == [None, "balanced"]
 
 
 def test_an_endpoint_that_is_down_is_a_clear_error(tmp_path: Path) -> None:

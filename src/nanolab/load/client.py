@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from nanolab.evidence import check_writable
 from nanolab.load.inprocess import client_stamp
@@ -43,6 +44,7 @@ async def run_client(
             config={name: revealed.get(name) for name in ("policy", "tensor_parallel_size", "execution")}
             | {"mode": "client", "endpoints": [replica.url], "replicas": 1},
         )
+        header = msgspec.structs.replace(header, **(revealed.get("runs_on") or {}))
         with EventLog(out, header) as log:
             one = OneRequest(http, replica.url, request_id, cancel_after, show)
             return await one.run(Call(request_id, prompt, max_tokens, ignore_eos=False), log)
@@ -67,7 +69,7 @@ class OneRequest:
 
     async def run(self, call: Call, log: EventLog) -> Ended:
         stamp = self.stamp()
-        sent = Sent(**stamp, planned_ns=now_ns(), prompt_tokens=0, max_tokens=call.max_tokens, endpoint=self.url)
+        sent = Sent(**stamp, planned_ns=now_ns(), prompt_tokens=None, max_tokens=call.max_tokens, endpoint=self.url)
         log.write([sent])
         done = Done(Reason.ERROR, "the stream ended without a terminal message")
         status: int | None = 200

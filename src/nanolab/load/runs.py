@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from nanolab.errors import LabError
 from nanolab.evidence import check_writable
 from nanolab.load.inprocess import InProcessClient, RoundInjector, run_rounds
@@ -27,7 +29,7 @@ from nanolab.serving.profiler import PROFILED_STEPS, StepProfiler
 from nanolab.serving.worker import Worker
 from nanolab.verdicts import EvidenceType
 
-__all__ = ["LoadOptions", "LoadSummary", "RemoteOptions", "run_in_process", "run_remote"]
+__all__ = ["LoadOptions", "LoadSummary", "RemoteOptions", "load_remote", "run_in_process", "run_remote"]
 
 DRAIN_S = 600.0  # an in-process run ends when its requests do; this only bounds one that hangs
 
@@ -216,10 +218,10 @@ def run_remote(options: RemoteOptions, announce: Callable[..., None]) -> LoadSum
     if not options.endpoints:
         raise LabError("--endpoints is empty; give one or more URLs, separated by commas")
     trace = read_trace(options.trace)
-    return asyncio.run(_remote(options, trace, announce))
+    return asyncio.run(load_remote(options, trace, announce))
 
 
-async def _remote(options: RemoteOptions, trace: Trace, announce: Callable[..., None]) -> LoadSummary:
+async def load_remote(options: RemoteOptions, trace: Trace, announce: Callable[..., None]) -> LoadSummary:
     async with connect(options.endpoints, options.api) as (http, replicas):
         _check_remote_limits(trace, replicas)
         warmup = [[*warmup_requests(options.warmup, 256, prefix=f"warmup-{index}")] for index in range(len(replicas))]
@@ -248,7 +250,7 @@ def _check_remote_limits(trace: Trace, replicas: Sequence[Replica]) -> None:
 
 def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Replica], warmup: list[str]) -> RunHeader:
     """What the endpoints reveal about themselves; null where they do not, a list where they differ."""
-    evidence = _agreed(replicas, "evidence")
+    evidence, runs_on = _agreed(replicas, "evidence"), _agreed(replicas, "runs_on")
     config = {name: _agreed(replicas, name) for name in ("policy", "tensor_parallel_size", "execution")}
     config |= {
         "mode": "wall",
@@ -257,7 +259,7 @@ def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Repl
         "replicas": len(replicas),
         "endpoints": [replica.url for replica in replicas],
     }
-    return run_header(
+    header = run_header(
         evidence=EvidenceType(evidence) if isinstance(evidence, str) else None,
         config=config,
         trace_sha256=trace.sha256,
@@ -266,6 +268,7 @@ def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Repl
         round_injected=False,
         warmup=warmup,
     )
+    return msgspec.structs.replace(header, **runs_on) if isinstance(runs_on, dict) else header
 
 
 def _agreed(replicas: Sequence[Replica], name: str) -> Any:

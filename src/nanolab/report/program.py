@@ -44,7 +44,7 @@ def write_report(inputs: Sequence[Path], out: Path, slo: Slo, echo: Any) -> None
         stem = out.with_suffix("")
         drawn = plots.write_plots(runs, stem)
         write_atomic(out.with_suffix(".md"), markdown.render(title, report, drawn).encode())
-        rec.engine, rec.model, rec.device = (_common(runs, name) for name in ("engine", "model", "device"))
+        rec.engine, rec.model, rec.device = _engine(runs), _common(runs, "model"), _device(runs)
         rec.config = {"inputs": [run.name for run in runs], "plots": drawn}
         rec.result = report
         rec.volatile = [name for name in report if name != "formulas"]
@@ -62,6 +62,21 @@ def _weakest(runs: Sequence[Run]) -> EvidenceType:
     """A report claims no more than its weakest input; an endpoint that reveals nothing gives `static`."""
     kinds = [EvidenceType(run.header.evidence) if run.header.evidence else EvidenceType.STATIC for run in runs]
     return min(kinds, key=STRENGTH.index)
+
+
+def _engine(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The inputs' engine; where before and after differ, all of them."""
+    engines = [run.header.engine for run in runs if run.header.engine is not None]
+    different = [engine for index, engine in enumerate(engines) if engine not in engines[:index]]
+    if len(different) > 1:
+        return {"kind": "several", "engines": different}
+    return different[0] if different else None
+
+
+def _device(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """The device of the inputs with the strongest evidence, since a report on GPU runs names the GPU."""
+    devices = [run.header.device for run in runs if run.header.device is not None]
+    return next((device for device in devices if device["kind"] == "cuda"), devices[0] if devices else None)
 
 
 def _common(runs: Sequence[Run], name: str) -> dict[str, Any] | None:

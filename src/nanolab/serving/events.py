@@ -128,7 +128,7 @@ class Sent(Event, frozen=True, kw_only=True, tag="sent", rename={"request_class"
     """The client sent a request; `planned_ns` is when the trace said it should."""
 
     planned_ns: int
-    prompt_tokens: int
+    prompt_tokens: int | None  # null: the prompt was text
     max_tokens: int
     endpoint: str | None = None
     request_class: str | None = None

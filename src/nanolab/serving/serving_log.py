@@ -52,8 +52,10 @@ async def serve_logged(
     def on_started(worker: Worker) -> None:
         nonlocal log
         facts = worker.facts
-        options.facts["evidence"] = launch.evidence(facts).value
-        log = EventLog(out, _header(launch, worker))
+        header = _header(launch, worker)
+        options.facts["evidence"] = header.evidence
+        options.facts["runs_on"] = {"engine": header.engine, "model": header.model, "device": header.device}
+        log = EventLog(out, header)
         worker.add_listener(log.write)
         announce(engine=launch.engine["kind"], device=facts.device, attention=facts.attention_backend)
 
