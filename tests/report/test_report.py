@@ -153,6 +153,13 @@ def test_warmup_is_left_out_and_listed(tmp_path: Path) -> None:
     assert run["throughput"]["window_s"] < 0.5
 
 
+def test_a_servers_log_knows_warmup_by_its_class(tmp_path: Path) -> None:
+    events = [*some_events(), *engine_life("warmup-0-0", 0, 1, [500, 900], request_class="warmup")]
+    (run,) = report(write(tmp_path / "log.jsonl", events))["measurements"]
+    assert run["warmup_excluded"] == ["warmup-0-0"]
+    assert run["observers"]["engine"]["all"]["requests"] == 4
+
+
 def test_repeats_keep_each_run_and_pairs_compare_a_request_with_itself(tmp_path: Path) -> None:
     paths = []
     for policy, delay in (("prefill_first", 0.0), ("balanced", 5.0)):

@@ -17,7 +17,7 @@ from nanolab.evidence import check_writable
 from nanolab.load.inprocess import InProcessClient, RoundInjector, run_rounds
 from nanolab.load.remote import RemoteClient, Replica, connect
 from nanolab.load.router import Router
-from nanolab.load.sender import Lateness, lateness_of
+from nanolab.load.sender import Lateness, lateness_limit_ms, lateness_of
 from nanolab.load.trace import Trace, TraceRequest, read_trace
 from nanolab.load.warmup import warmup_requests
 from nanolab.serving.engine import EngineFacts
@@ -141,6 +141,7 @@ class InProcessRun:
             profile=options.profile_dir is not None,
             round_injected=options.mode == "round",
             warmup=[request.request_id for request in warmup],
+            lateness_limit_ms=lateness_limit_ms(evidence),
         )
 
     def limits(self, stream_capacity: int = 4096) -> WorkerLimits:
@@ -206,8 +207,9 @@ class InProcessRun:
 
     def _summary(self, worker: Worker, tally: Tally) -> LoadSummary:
         notes = [f"the engine failed: {worker.failure}"] if worker.failure else []
-        measures = not self.launch.options.simulated and self.options.profile_dir is None
-        return _summarize(self.options.out, len(self.trace.requests), tally, notes, measures)
+        is_measurement = not self.launch.options.simulated and self.options.profile_dir is None
+        limit = lateness_limit_ms(self.launch.evidence(worker.facts)) if is_measurement else None
+        return _summarize(self.options.out, len(self.trace.requests), tally, notes, limit)
 
 
 # ---- over HTTP -------------------------------------------------------------------------------------------
@@ -238,7 +240,8 @@ async def load_remote(options: RemoteOptions, trace: Trace, announce: Callable[.
             notes = [f"replica {death}" for death in client.deaths]
             if notes:
                 log.close(complete=False, note="; ".join(notes))
-        return _summarize(options.out, len(trace.requests), tally, notes, not header.simulated)
+        limit = None if header.simulated else header.lateness_limit_ms
+        return _summarize(options.out, len(trace.requests), tally, notes, limit)
 
 
 def _check_remote_limits(trace: Trace, replicas: Sequence[Replica]) -> None:
@@ -250,7 +253,8 @@ def _check_remote_limits(trace: Trace, replicas: Sequence[Replica]) -> None:
 
 def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Replica], warmup: list[str]) -> RunHeader:
     """What the endpoints reveal about themselves; null where they do not, a list where they differ."""
-    evidence, runs_on = _agreed(replicas, "evidence"), _agreed(replicas, "runs_on")
+    revealed, runs_on = _agreed(replicas, "evidence"), _agreed(replicas, "runs_on")
+    evidence = EvidenceType(revealed) if isinstance(revealed, str) else None
     config = {name: _agreed(replicas, name) for name in ("policy", "tensor_parallel_size", "execution")}
     config |= {
         "mode": "wall",
@@ -260,13 +264,14 @@ def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Repl
         "endpoints": [replica.url for replica in replicas],
     }
     header = run_header(
-        evidence=EvidenceType(evidence) if isinstance(evidence, str) else None,
+        evidence=evidence,
         config=config,
         trace_sha256=trace.sha256,
         simulated=any(replica.revealed.get("simulated") for replica in replicas),
         profile=False,
         round_injected=False,
         warmup=warmup,
+        lateness_limit_ms=lateness_limit_ms(evidence),
     )
     return msgspec.structs.replace(header, **runs_on) if isinstance(runs_on, dict) else header
 
@@ -287,10 +292,10 @@ def _both(first: Callable[[list[Event]], None], second: Callable[[list[Event]], 
     return emit
 
 
-def _summarize(out: Path, planned: int, tally: Tally, notes: list[str], is_measurement: bool) -> LoadSummary:
-    """A late sender spoils a measurement; a simulated or profiled run is none."""
+def _summarize(out: Path, planned: int, tally: Tally, notes: list[str], limit: float | None) -> LoadSummary:
+    """A late sender spoils a measurement; a simulated or profiled run is none (`limit` None)."""
     lateness = lateness_of(tally.sent)
-    if is_measurement and lateness is not None and not lateness.is_valid:
+    if limit is not None and lateness is not None and not lateness.is_within(limit):
         late = lateness.max_ms if lateness.p99_ms is None or math.isnan(lateness.p99_ms) else lateness.p99_ms
         notes = [*notes, f"the sender lagged ({late:.1f} ms): the run is invalid as a measurement"]
     ended = sum(tally.ends.values())

@@ -25,6 +25,7 @@ def warmup_requests(count: int, vocab_size: int, prefix: str = "warmup") -> list
                 input_length=len(prompt),
                 output_length=8,
                 prompt_token_ids=prompt,
+                request_class="warmup",
             )
         )
     return requests

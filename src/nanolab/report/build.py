@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from nanolab.errors import LabError
-from nanolab.load.sender import LATENESS_LIMIT_MS, Lateness, lateness_of
+from nanolab.load.sender import Lateness, lateness_of
 from nanolab.report.compare import compare_groups, group_runs
 from nanolab.report.metrics import FORMULAS, Slo, metrics_of, round_metrics_of, throughput_of
-from nanolab.report.records import RequestRecord, build_records
+from nanolab.report.records import RequestRecord, build_records, warmup_ids
 from nanolab.serving.eventlog import Log, read_log
 from nanolab.serving.events import RunHeader, Sent, Step
 
@@ -51,8 +51,9 @@ class Run:
     def problems(self) -> list[str]:
         """Why a measurement is not averaged; empty when it is."""
         found = [f"partial: {problem}" for problem in self.log.problems]
-        if self.lateness is not None and not self.lateness.is_valid:
-            found.append(f"invalid: the sender lagged more than {LATENESS_LIMIT_MS:g} ms")
+        limit = self.header.lateness_limit_ms
+        if self.lateness is not None and not self.lateness.is_within(limit):
+            found.append(f"invalid: the sender lagged more than {limit:g} ms")
         return found
 
     @property
@@ -80,7 +81,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     runs: list[Run] = []
     for path in paths:
         log = read_log(path)
-        warmup = set(log.header.warmup)
+        warmup = warmup_ids(log)
         sent = [event for event in log.events if isinstance(event, Sent) and event.request_id not in warmup]
         sha = hashlib.sha256(path.read_bytes()).hexdigest()
         if any(run.sha256 == sha for run in runs):
@@ -118,7 +119,7 @@ def describe_run(run: Run, slo: Slo) -> dict[str, Any]:
         "averaged": run.is_averaged,
         "trace_sha256": header.trace_sha256,
         "config": header.config,
-        "warmup_excluded": header.warmup,
+        "warmup_excluded": sorted(warmup_ids(run.log)),
         "lateness_ms": None if run.lateness is None else {k: _rounded(v) for k, v in asdict(run.lateness).items()},
     }
     if header.round_injected:

@@ -47,12 +47,10 @@ def _section(title: str, runs: Sequence[dict[str, Any]], what: str) -> list[str]
 
 def _run(run: dict[str, Any]) -> list[str]:
     marks = "".join(f" `{mark}`" for mark in run["marks"])
-    state = "averaged" if run["averaged"] else "not averaged"
-    lines = [f"### {run['log']}{marks}", ""]
-    lines.append(
-        f"Evidence: {run['evidence'] or 'not revealed'}. {state.capitalize() if not run['marks'] else ''}".strip()
-    )
-    lines += [f"- **{problem}**" for problem in run["problems"]]
+    lines = [f"### {run['log']}{marks}", "", f"Evidence: {run['evidence'] or 'not revealed'}.", ""]
+    if run["marks"]:
+        lines += ["Its numbers are not measurements of this machine or of a model.", ""]
+    lines += [f"- **not averaged, not compared: {problem}**" for problem in run["problems"]]
     config = ", ".join(f"{name}={_value(value)}" for name, value in run["config"].items() if value is not None)
     hidden = [name for name, value in run["config"].items() if value is None]
     lines.append(f"- configuration: {config}" + (f"; null: {', '.join(hidden)}" if hidden else ""))
@@ -95,10 +93,7 @@ def _counts(classes: dict[str, Any]) -> list[str]:
 
 
 def _latencies(classes: dict[str, Any]) -> list[str]:
-    rows = [
-        "| ms | class | n | mean | p50 | p90 | p99 | max |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    rows = _table_head("ms")
     for key, title in LATENCIES:
         for name, metrics in classes.items():
             found = metrics.get(key)

@@ -91,14 +91,7 @@ def _timeline(run: Run) -> Any:
         times = [(time - start) / 1e6 for time, _ in record.arrivals]
         axes.vlines(times, lane - 0.3, lane + 0.3, color=_color(record), linewidth=0.7)
         if not record.is_complete:
-            axes.annotate(
-                record.reason,
-                ((end - start) / 1e6, lane),
-                fontsize=7,
-                va="center",
-                xytext=(3, 0),
-                textcoords="offset points",
-            )
+            axes.text((end - start) / 1e6, lane, f" {record.reason}", fontsize=7, va="center")
     axes.set_yticks(range(len(records)), [record.request_id for record in records], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("ms after the first request; grey waits, amber prefill, ticks are tokens")

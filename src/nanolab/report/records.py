@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from nanolab.serving.eventlog import Log
 from nanolab.serving.events import Admitted, Chunk, Ended, Event, Finished, Reason, Sent, Step, Submitted, Token
 
-__all__ = ["UNFINISHED", "RequestRecord", "build_records", "steps_of"]
+__all__ = ["UNFINISHED", "RequestRecord", "build_records", "reasons_of", "steps_of", "warmup_ids"]
 
 UNFINISHED = "unfinished"  # no terminal event: the log is cut, or the run was killed
 
@@ -63,7 +63,7 @@ def build_records(log: Log) -> dict[str, list[RequestRecord]]:
     """Records by observer, in order of their start. An id used twice gives two records."""
     open_records: dict[tuple[str, str], RequestRecord] = {}
     records: dict[str, list[RequestRecord]] = {"engine": [], "client": []}
-    warmup = set(log.header.warmup)
+    warmup = warmup_ids(log)
     for event in log.events:
         if event.request_id is None or event.request_id in warmup:
             continue
@@ -74,6 +74,16 @@ def build_records(log: Log) -> dict[str, list[RequestRecord]]:
         elif (record := open_records.get(key)) is not None:
             _absorb(record, event)
     return {observer: found for observer, found in records.items() if found}
+
+
+def warmup_ids(log: Log) -> set[str]:
+    """Those the header lists; a server's log knows its clients' warm-up requests by their class."""
+    by_class = {
+        event.request_id
+        for event in log.events
+        if isinstance(event, Submitted | Sent) and event.request_class == "warmup" and event.request_id is not None
+    }
+    return by_class | set(log.header.warmup)
 
 
 def _start(event: Submitted | Sent) -> RequestRecord:

@@ -73,6 +73,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", ta
     round_injected: bool = False  # arrivals by scheduling round, not by time
     evidence: str | None = None  # an evidence type; null where a remote endpoint does not reveal it
     warmup: list[str] = []  # request ids to leave out of every statistic
+    lateness_limit_ms: float = 20.0  # a sender later than this makes the run invalid as a measurement
     config: dict[str, Any] = {}  # null: not revealed by a remote endpoint
     engine: dict[str, Any] | None = None
     model: dict[str, Any] | None = None
