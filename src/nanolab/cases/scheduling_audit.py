@@ -230,7 +230,8 @@ class _Player:
             for seq in aborts.pop(audit.steps, []):
                 self.abort(seq)
             if not self.scheduler.is_finished():
-                self.step()
+                if not self.survives_step():
+                    break
             elif not coming and not aborts:
                 break
             audit.steps += 1
@@ -256,6 +257,17 @@ class _Player:
         if seq.finish_reason != "cancelled":
             found.append(f"an aborted sequence has finish reason {seq.finish_reason}")
         self.audit.add(self.audit.steps, [f"after an abort: {line}" for line in found])
+
+    def survives_step(self) -> bool:
+        """Step once; an engine that stops with an exception after something went wrong has said enough."""
+        try:
+            self.step()
+        except Exception as error:
+            if not self.audit.problems:
+                raise
+            self.audit.problems.append(f"step {self.audit.steps}: stopped with {type(error).__name__}: {error}")
+            return False
+        return True
 
     def step(self) -> None:
         scheduler, sizes = self.scheduler, self.workload
