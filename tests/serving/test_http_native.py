@@ -172,28 +172,35 @@ def test_a_disconnect_cancels_the_request_and_no_other(path: str, stream: bool) 
     asyncio.run(main())
 
 
-def test_a_client_that_reads_nothing_is_a_slow_consumer_and_slows_nobody() -> None:
-    """A small receive buffer and long lines fill the socket; the send times out; the other request is complete."""
+def test_a_client_that_reads_nothing_is_a_slow_consumer_and_slows_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small socket buffers on both sides fill up; the send times out; the other request is complete."""
 
-    async def main() -> None:
+    def bind_small(host: str, port: int) -> socket.socket:
+        bound = bind(host, port)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # accepted connections inherit it
+        return bound
+
+    monkeypatch.setattr("nanolab.serving.server.bind", bind_small)
+
+    async def main() -> Finished:
         settings = ServerSettings(send_timeout_s=0.2)
         limits = WorkerLimits(stream_capacity=100_000)
-        config = SimulatedConfig(max_model_len=60_000, num_kvcache_blocks=8192)
+        config = SimulatedConfig(max_model_len=6000, step_seconds=0.001)
         async with live_server(settings=settings, limits=limits, config=config) as live:
             host, port = live.url.removeprefix("http://").split(":")
             stalled = socket.socket()
             stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stalled.connect((host, int(port)))
-            body = b'{"request_id": "stalled", "prompt": "s", "max_tokens": 50000}'
+            body = b'{"request_id": "stalled", "prompt": "s", "max_tokens": 5000}'
             stalled.sendall(b"POST /generate HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
             lines = await live.generate(request_id="reads", prompt="r", max_tokens=200)
             assert lines[-1]["reason"] == "length"
             await live.until(lambda: any(isinstance(e, Finished) and e.request_id == "stalled" for e in live.events))
-            end = next(e for e in live.events if isinstance(e, Finished) and e.request_id == "stalled")
             stalled.close()
-        assert (end.reason, end.message) == (Reason.SLOW_CONSUMER, "nothing was read for 0.2 s")
+        return next(e for e in live.events if isinstance(e, Finished) and e.request_id == "stalled")
 
-    asyncio.run(main())
+    end = asyncio.run(main())
+    assert (end.reason, end.message) == (Reason.SLOW_CONSUMER, "nothing was read for 0.2 s")
 
 
 def test_engine_failure_ends_streams_and_health_says_why() -> None:

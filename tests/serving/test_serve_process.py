@@ -208,3 +208,24 @@ def test_port_in_use_ends_before_the_engine_loads(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert f"port {port} on 127.0.0.1 is in use" in done.stderr
     assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_an_interrupted_load_leaves_a_log_marked_partial(tmp_path: Path) -> None:
+    out = tmp_path / "load.jsonl"
+    words = ["--simulated", "--simulated-step-ms", "50", "--trace", str(ROOT / "workloads" / "mixed.jsonl")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [*RUN, "load", *words, "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        deadline = time.monotonic() + START_S
+        while not (out.exists() and b'"token"' in out.read_bytes()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=EXIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode not in (0, -signal.SIGKILL)
+    log = read_log(out)
+    assert any("the run ended early" in problem for problem in log.problems)
