@@ -56,23 +56,20 @@ class Model:
             self.cache[1, index], self.tables, self.lens, SCALE, HEADS, scratch, pdl=pdl,
         )  # fmt: skip
 
-    def few_rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, merge_apart: bool = False) -> torch.Tensor:
-        """Five launches a layer (six with the merge apart)."""
+    def one_row(self, scratch: kernels.DecodeWorkspace, pdl: bool) -> torch.Tensor:
+        """Six launches a layer: the norms are prologues of the products that follow them."""
         x = self.x
         for index, layer in enumerate(self.weights):
             qkv = kernels.norm_linear(x, layer["norm_1"], EPS, layer["qkv"], pdl=pdl)
             out = self.attend(qkv, index, scratch, pdl)
-            if merge_apart:
-                out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
-                x = kernels.linear(out.flatten(1), layer["o"], x, pdl=pdl)
-            else:
-                x = kernels.merge_linear_residual(out, scratch, self.lens, KV_HEADS, layer["o"], x, pdl=pdl)
+            out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
+            x = kernels.linear(out.flatten(1), layer["o"], x, pdl=pdl)
             act = kernels.norm_gate_up_silu(x, layer["norm_2"], EPS, layer["gate_up"], pdl=pdl)
             x = kernels.linear(act, layer["down"], x, pdl=pdl)
         return kernels.norm_linear(x, self.final_norm, EPS, self.head, pdl=pdl)
 
     def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, skinny: bool) -> torch.Tensor:
-        """Norms and products apart; products here (`skinny`) or in cuBLAS."""
+        """Norms and products apart; the layers' products here (`skinny`) or in cuBLAS, the head in cuBLAS."""
 
         def product(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
             if skinny:
@@ -92,7 +89,7 @@ class Model:
                 act = kernels.silu_and_mul(F.linear(normed, layer["gate_up"]), pdl=pdl)
             x = product(act, layer["down"], x)
         normed, _ = kernels.add_rms_norm(x, None, self.final_norm, EPS, pdl=pdl)
-        return product(normed, self.head)
+        return F.linear(normed, self.head)
 
     def sample(self, logits: torch.Tensor, pdl: bool) -> torch.Tensor:
         return kernels.sample(logits, self.temperatures, self.seeds, self.positions, pdl=pdl)

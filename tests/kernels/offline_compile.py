@@ -98,7 +98,7 @@ def cases() -> dict[str, Callable[[], object]]:
     small_pages = [cache.view(64, 16, kv_heads, dim) for cache in caches]
     ints, tables = torch.zeros(n + 1, dtype=torch.int32), torch.zeros(n, 16, dtype=torch.int32)
     norm, head_norm, angles = torch.empty(hidden, dtype=bf16), torch.empty(dim, dtype=bf16), torch.empty(4096, dim)
-    x, wide, many = (torch.empty(rows, hidden, dtype=bf16) for rows in (1, 4, 16))
+    x, few, many = (torch.empty(rows, hidden, dtype=bf16) for rows in (1, 3, 16))
     weights = {
         "qkv": torch.empty(4096, hidden, dtype=bf16),
         "o": torch.empty(hidden, 2048, dtype=bf16),
@@ -125,10 +125,8 @@ def cases() -> dict[str, Callable[[], object]]:
         "add_rms_norm": lambda: kernels.add_rms_norm(x, x, norm, 1e-6, **on),
         "silu_and_mul": lambda: kernels.silu_and_mul(torch.empty(n, 2 * inner, dtype=bf16), **on),
         "norm_linear": lambda: kernels.norm_linear(x, norm, 1e-6, weights["qkv"], **on),
-        "norm_linear, 4 rows": lambda: kernels.norm_linear(wide, norm, 1e-6, weights["qkv"], **on),
-        "merge_linear_residual": lambda: kernels.merge_linear_residual(
-            q, scratch, ints[:n], kv_heads, weights["o"], x, **on
-        ),
+        "linear, 3 rows": lambda: kernels.linear(few, weights["qkv"], **on),
+        "linear, o": lambda: kernels.linear(x_o[:1], weights["o"], x, **on),
         "norm_gate_up_silu": lambda: kernels.norm_gate_up_silu(x, norm, 1e-6, weights["gate_up"], **on),
         "linear, down": lambda: kernels.linear(x_inner, weights["down"], x, **on),
         "linear, LM head": lambda: kernels.linear(x, weights["head"], **on),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_cases import assert_close, paged_cache
+from kernel_cases import assert_close
 
 from nanoengine.layers import kernels
-from nanoengine.layers.kernels import reference
+from nanoengine.layers.kernels import reference, small_linear
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 TILES = kernels.LinearTunables(gemv_tile=1024, skinny_block_k=16)
@@ -38,36 +38,37 @@ def test_gate_up_silu(n: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n", [1, 4])
-def test_norm_prologue(n: int, dtype: torch.dtype) -> None:
-    x, weight, _, norm = operands(n, 2 * 20, 96, dtype)
+def test_norm_prologue(dtype: torch.dtype) -> None:
+    x, weight, _, norm = operands(1, 2 * 20, 96, dtype)
     normed = reference.rms_norm(x, norm, 1e-6)
     assert_close(kernels.norm_linear(x, norm, 1e-6, weight, tunables=TILES), reference.linear(normed, weight))
     wanted = reference.silu_and_mul(reference.linear(normed, weight))
     assert_close(kernels.norm_gate_up_silu(x, norm, 1e-6, weight, tunables=TILES), wanted)
 
 
-@pytest.mark.parametrize("splits", [1, 4])
-def test_output_projection_merges_the_pieces(splits: int) -> None:
-    """merge_linear_residual after rope_store_attend = merge_splits, then linear with residual."""
-    heads, kv_heads, dim, page, lengths = 4, 2, 16, 16, [1, 70]
-    k, v, tables = paged_cache(lengths, page, kv_heads, dim, torch.float32, seed=1)
-    lens = torch.tensor(lengths, dtype=torch.int32)
-    slots = torch.tensor([int(tables[0, 0]) * page, int(tables[1, 4]) * page + 5], dtype=torch.int32)
-    qkv, ones, angles = torch.randn(2, 8 * dim), torch.ones(dim), torch.ones(128, dim)
-    tunables = kernels.DecodeTunables(block_n=16, min_chunk=16, min_splits=splits, max_splits=splits)
-    scratch = kernels.DecodeWorkspace.allocate(2, heads, kv_heads, dim, torch.device("cpu"), tunables)
-    out = kernels.rope_store_attend(
-        qkv, ones, ones, 1e-6, angles, lens - 1, slots, k, v, tables, lens, 0.25, heads, scratch
-    )
-    weight, residual = torch.randn(24, heads * dim), torch.randn(2, 24)
-    y = kernels.merge_linear_residual(out, scratch, lens, kv_heads, weight, residual, tunables=TILES)
-    merged = kernels.merge_splits(scratch, lens, out, kv_heads)
-    assert_close(y, reference.linear(merged.flatten(1), weight, residual))
+def test_which_kernel_takes_how_many_rows() -> None:
+    """The rule's outcome for Qwen3-0.6B, as measured: output and down projection 4 rows, QKV 3, gate-up 2."""
+    shapes = {"o": 1024 * 2048, "down": 1024 * 3072, "qkv": 4096 * 1024, "gate_up": 6144 * 1024, "head": 151936 * 1024}
+    taken = {
+        name: max(n for n in range(1, 17) if small_linear.runs_in_registers(n, weights, kernels.LinearTunables()))
+        for name, weights in shapes.items()
+    }
+    assert taken == {"o": 4, "down": 4, "qkv": 3, "gate_up": 2, "head": 1}
+    assert small_linear.program_of(shapes["o"], kernels.LinearTunables()) == (16384, 8)
+    assert small_linear.program_of(shapes["qkv"], kernels.LinearTunables()) == (8192, 4)
+
+
+@pytest.mark.parametrize("products", [0, 2**24])
+def test_both_kernels_agree_on_few_rows(products: int) -> None:
+    x, weight, residual, _ = operands(3, 40, 96, torch.bfloat16)
+    tunables = kernels.LinearTunables(gemv_tile=1024, skinny_block_k=16, gemv_products=products)
+    assert_close(kernels.linear(x, weight, residual, tunables=tunables), reference.linear(x, weight, residual))
 
 
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 16 rows, got 17"):
         kernels.linear(torch.randn(17, 32), torch.randn(8, 32))
+    with pytest.raises(ValueError, match="at most 1 rows, got 2"):
+        kernels.norm_linear(torch.randn(2, 32), torch.ones(32), 1e-6, torch.randn(8, 32))
     with pytest.raises(ValueError, match="must share K"):
         kernels.linear(torch.randn(1, 32), torch.randn(8, 48))

@@ -58,6 +58,30 @@ def test_rows_and_positions_are_unrelated() -> None:
     assert abs(lagged) < 0.03
 
 
+@pytest.mark.parametrize("lag", [1, 2, 7])
+def test_neighbouring_entries_are_unrelated(lag: int) -> None:
+    """Pairs of one row fall evenly into the 32 x 32 cells of the unit square."""
+    u = counter.counter_uniform(torch.arange(128), torch.full((128,), 7), 8192).numpy()
+    cells, _, _ = np.histogram2d(u[:, :-lag].ravel(), u[:, lag:].ravel(), bins=32, range=((0, 1), (0, 1)))
+    expected = cells.sum() / 1024
+    assert ((cells - expected) ** 2 / expected).sum() < 1172  # 99.9 % point, 1023 degrees of freedom
+
+
+def test_every_entry_wins_equally_often_under_uniform_logits() -> None:
+    seeds = torch.arange(16).repeat_interleave(400)
+    u = counter.counter_uniform(seeds, torch.arange(400).repeat(16), 500)
+    counts = torch.bincount(u.argmax(-1), minlength=500).double()
+    expected = len(seeds) / 500
+    assert float(((counts - expected) ** 2 / expected).sum()) < 602  # 99.9 % point, 499 degrees of freedom
+
+
+def test_the_kernel_corrects_the_logarithm_where_the_winners_are() -> None:
+    """Below 2^-6 a series stands in for the hardware's log2, whose error there would be as large as the value."""
+    rest = (np.arange(0, 2**17, dtype=np.float64) + 0.5) * 2**-23  # 1 - u, up to 1 / 64
+    series = rest * (1 + rest * (0.5 + rest / 3))
+    assert np.abs(series / -np.log1p(-rest) - 1).max() < 2e-6
+
+
 def test_gumbel_max_draws_from_the_softmax() -> None:
     logits = torch.tensor([2.0, 1.0, 0.0]).expand(20000, 3)
     seeds, positions = torch.full((20000,), 42), torch.arange(20000)

@@ -2,9 +2,10 @@
 
 A sampled token must not depend on batch composition, on the order of requests or on the device. So there is no
 generator state: a number is a hash of the request's seed, the position being sampled and the vocabulary index.
-The hash is MurmurHash3's 32-bit finaliser, applied twice with the two halves of a 64-bit row key in between; it
-uses 32-bit products, shifts and exclusive ors only, which torch's int64 reproduces bit for bit under a mask. The
-Triton sampler (kernels/sampling.py) holds the same functions.
+The hash is MurmurHash3's 32-bit finaliser over a counter (the vocabulary index, spread by a multiplication), which
+the two halves of a 64-bit row key shift and flip: rows read the same words in unrelated orders. It uses 32-bit
+products, sums, shifts and exclusive ors only, which torch's int64 reproduces bit for bit under a mask. The Triton
+sampler (kernels/sampling.py) holds the same functions.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ def counter_uniform(seeds: torch.Tensor, positions: torch.Tensor, width: int) ->
     """
     low, high = row_keys(seeds, positions)
     index = torch.arange(width, dtype=torch.int64, device=seeds.device)
-    h = mix((index[None, :] * GOLDEN & MASK) ^ low[:, None])
-    h = mix((h + high[:, None]) & MASK)
+    h = mix(((index[None, :] * GOLDEN + high[:, None]) & MASK) ^ low[:, None])
     return ((h >> 9).to(torch.float32) + 0.5) * 2.0**-23
 
 

@@ -25,14 +25,7 @@ if TYPE_CHECKING:
     from .norm import add_rms_norm
     from .norm_rope import qk_norm_rope_store
     from .sampling import sample
-    from .small_linear import (
-        LinearTunables,
-        gate_up_silu,
-        linear,
-        merge_linear_residual,
-        norm_gate_up_silu,
-        norm_linear,
-    )
+    from .small_linear import LinearTunables, gate_up_silu, linear, norm_gate_up_silu, norm_linear
 
 _HOME = {
     "DecodeTunables": "attention_decode",
@@ -42,7 +35,6 @@ _HOME = {
     "add_rms_norm": "norm",
     "gate_up_silu": "small_linear",
     "linear": "small_linear",
-    "merge_linear_residual": "small_linear",
     "merge_splits": "attention_decode",
     "norm_gate_up_silu": "small_linear",
     "norm_linear": "small_linear",
@@ -65,7 +57,6 @@ __all__ = [
     "add_rms_norm",
     "gate_up_silu",
     "linear",
-    "merge_linear_residual",
     "merge_splits",
     "norm_gate_up_silu",
     "norm_linear",

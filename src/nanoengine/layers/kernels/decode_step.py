@@ -128,7 +128,7 @@ def rope_store_attend(
     """QK-norm, RoPE, KV store and split attention of one decode step in one launch; qkv [n, (H + 2 KV) * D].
 
     Returns out [n, H, D]. With more than one split it is still EMPTY: the pieces lie in the workspace, and
-    `merge_splits` (or `merge_linear_residual`, which also projects) completes them.
+    `merge_splits` completes them.
     """
     splits = check_decode(k_cache, context_lens, num_heads, workspace)
     n = qkv.shape[0]

@@ -5,10 +5,13 @@ everything else is overhead to hide. Two kernels:
 
 - `_gemv_kernel` (1 to 4 rows). A program owns a few weight rows and loads them WHOLE into registers, in one burst,
   before it waits for its inputs (see common.py): under PDL the weights of a layer arrive while the layer before
-  it still computes. A prologue makes x (plain, RMS-normalised, or merged from attention pieces); an epilogue
-  finishes y (plain, plus residual, or silu(gate) * up).
+  it still computes. A prologue may RMS-normalise its one row of x; an epilogue finishes y (plain, plus residual, or
+  silu(gate) * up).
 - `_skinny_kernel` (up to 16 rows). The same streaming on tensor cores: x padded to 16 rows is the left operand;
   the K dimension is dealt out to the warps of a program, whose partial sums are added at the end.
+
+Which one, and how large its programs are, is decided by `runs_in_registers` and `program_of`, from measurements on
+an H200 (the manual's "Where the time goes").
 """
 
 from __future__ import annotations
@@ -20,14 +23,14 @@ import triton
 import triton.language as tl
 
 from .activation import silu_times
-from .attention_decode import DecodeWorkspace, chunk_size
 from .common import launch_options, power_of_two, wait_for_inputs
 
 
 @dataclass(frozen=True)
 class LinearTunables:
-    gemv_rows: int = 4  # most rows of x that the register kernel takes
-    gemv_tile: int = 8192  # weights a program of the register kernel holds
+    gemv_rows: int = 4  # most rows of x that the register kernel takes ...
+    gemv_products: int = 2**24  # ... and, for more than one row, fewer products (rows * weights) than this
+    gemv_tile: int = 0  # weights a program of the register kernel holds; 0: `program_of`
     gemv_warps: int = 4
     skinny_rows: int = 16  # most rows of x of the tensor-core kernel
     skinny_block_n: int = 16  # weight rows a program (8 where N is small)
@@ -37,8 +40,21 @@ class LinearTunables:
 
 
 DEFAULT_TUNABLES = LinearTunables()
+SMALL_WEIGHTS = 2**21  # a matrix up to this size is one wave of large programs on a big GPU
 
-PLAIN, NORM, MERGE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+def runs_in_registers(rows: int, weights: int, tunables: LinearTunables) -> bool:
+    """One row always. With more, the register kernel multiplies on ordinary cores, which must stay hidden behind the
+    reading: the output projection keeps it up to 4 rows, the larger QKV and gate-up up to 3 and 2."""
+    return rows == 1 or (rows <= tunables.gemv_rows and rows * weights < tunables.gemv_products)
+
+
+def program_of(weights: int, tunables: LinearTunables) -> tuple[int, int]:
+    """(weights, warps) of a program of the register kernel: large ones where the matrix is small, so that about one
+    program a multiprocessor does it all at once; otherwise several smaller ones that take turns."""
+    if tunables.gemv_tile:
+        return tunables.gemv_tile, tunables.gemv_warps
+    return (16384, 8) if weights <= SMALL_WEIGHTS else (8192, 4)
 
 
 @triton.jit
@@ -51,46 +67,12 @@ def _normed_row(x_ptr, weight, cols, inside, eps, K: tl.constexpr):
 
 
 @triton.jit
-def _merged_row(
-    part_ptr,
-    lse_ptr,
-    length,
-    cols,
-    inside,
-    D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MIN_CHUNK: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-):
-    """One row of attention output [H * D] merged from its pieces (attention_decode.py), online over the pieces."""
-    pieces = tl.cdiv(length, chunk_size(length, SPLITS, BLOCK_N, MIN_CHUNK))
-    top = tl.full([BLOCK_K], -1.0e30, tl.float32)
-    total = tl.zeros([BLOCK_K], tl.float32)
-    out = tl.zeros([BLOCK_K], tl.float32)
-    for s in range(pieces):
-        piece = (cols // D) * SPLITS + s
-        lse = tl.load(lse_ptr + piece, mask=inside, other=0.0)
-        part = tl.load(part_ptr + piece * D + cols % D, mask=inside, other=0.0)
-        new_top = tl.maximum(top, lse)
-        shrink = tl.exp2(top - new_top)
-        weight = tl.exp2(lse - new_top)
-        out = out * shrink + part * weight
-        total = total * shrink + weight
-        top = new_top
-    return out / tl.maximum(total, 1.0e-30)
-
-
-@triton.jit
 def _gemv_kernel(
     x_ptr,
     w_ptr,
     y_ptr,
     residual_ptr,
     norm_ptr,
-    part_ptr,
-    lse_ptr,
-    length_ptr,
     x_stride,
     eps,
     BATCH: tl.constexpr,
@@ -98,13 +80,9 @@ def _gemv_kernel(
     K: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
-    PROLOGUE: tl.constexpr,
+    NORM: tl.constexpr,
     SILU: tl.constexpr,
     RESIDUAL: tl.constexpr,
-    D: tl.constexpr,
-    SPLITS: tl.constexpr,
-    KEYS: tl.constexpr,
-    MIN_CHUNK: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Program i makes outputs i * BLOCK_N .. of every row of x; BLOCK_K covers all K columns at once."""
@@ -118,26 +96,12 @@ def _gemv_kernel(
     w = tl.load(w_ptr + offsets, mask=inside, other=0.0)
     if SILU:  # the second half of W's 2N rows
         w_up = tl.load(w_ptr + offsets + N * K, mask=inside, other=0.0)
-    if PROLOGUE == NORM:
+    if NORM:
         norm_weight = tl.load(norm_ptr + cols, mask=column_inside, other=0.0).to(tl.float32)
     wait_for_inputs(PDL)
     for b in tl.static_range(BATCH):
-        if PROLOGUE == NORM:
+        if NORM:
             x = _normed_row(x_ptr + b * x_stride, norm_weight, cols, column_inside, eps, K)
-        elif PROLOGUE == MERGE:
-            x = _merged_row(  # K = heads * D, so a row has K * SPLITS partial values and K // D * SPLITS sums
-                part_ptr + b * K * SPLITS,
-                lse_ptr + b * (K // D) * SPLITS,
-                tl.load(length_ptr + b),
-                cols,
-                column_inside,
-                D,
-                SPLITS,
-                KEYS,
-                MIN_CHUNK,
-                BLOCK_K,
-            )
-            x = x.to(dtype).to(tl.float32)
         else:
             x = tl.load(x_ptr + b * x_stride + cols, mask=column_inside, other=0.0).to(tl.float32)
         y = tl.sum(w.to(tl.float32) * x[None, :], axis=1)
@@ -202,42 +166,35 @@ def _check(x: torch.Tensor, weight: torch.Tensor, limit: int) -> None:
     if x.shape[1] != weight.shape[1] or x.stride(1) != 1 or not weight.is_contiguous():
         raise ValueError(f"x {tuple(x.shape)} and a contiguous weight {tuple(weight.shape)} must share K")
     if x.shape[0] > limit:
-        raise ValueError(f"at most {limit} rows, got {x.shape[0]}; use torch.nn.functional.linear")
+        raise ValueError(
+            f"at most {limit} rows, got {x.shape[0]}; use kernels.linear up to 16, torch.nn.functional.linear above"
+        )
 
 
 def _gemv(
     x: torch.Tensor,
     weight: torch.Tensor,
     *,
-    batch: int,
     outputs: int,
-    prologue: int,
     pdl: bool,
     tunables: LinearTunables,
     silu: bool = False,
     residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,
     eps: float = 0.0,
-    workspace: DecodeWorkspace | None = None,
-    context_lens: torch.Tensor | None = None,
-    head_dim: int = 1,
-    splits: int = 1,
 ) -> torch.Tensor:
     """Launch `_gemv_kernel`; unused pointers are given x."""
-    width = weight.shape[1]
+    batch, width = x.shape
     block_k = power_of_two(width)
-    block_n = max(tunables.gemv_tile // block_k // (2 if silu else 1), 1)
+    tile, warps = program_of(weight.numel(), tunables)
+    block_n = max(tile // block_k // (2 if silu else 1), 1)
     y = torch.empty(batch, outputs, dtype=weight.dtype, device=weight.device)
-    decode = workspace.tunables if workspace is not None else None
     _gemv_kernel[(-(-outputs // block_n),)](
         x,
         weight,
         y,
-        y if residual is None else residual,
+        x if residual is None else residual,
         x if norm_weight is None else norm_weight,
-        x if workspace is None else workspace.out,
-        x if workspace is None else workspace.lse,
-        x if context_lens is None else context_lens,
         x.stride(0),
         eps,
         BATCH=batch,
@@ -245,14 +202,10 @@ def _gemv(
         K=width,
         BLOCK_N=block_n,
         BLOCK_K=block_k,
-        PROLOGUE=prologue,
+        NORM=norm_weight is not None,
         SILU=silu,
         RESIDUAL=residual is not None,
-        D=head_dim,
-        SPLITS=splits,
-        KEYS=decode.block_n if decode else 1,
-        MIN_CHUNK=decode.min_chunk if decode else 1,
-        **launch_options(pdl, x.device, tunables.gemv_warps),
+        **launch_options(pdl, x.device, warps),
     )
     return y
 
@@ -299,18 +252,8 @@ def linear(
 ) -> torch.Tensor:
     """x [n <= 16, K], weight [N, K] -> x W^T (+ residual [n, N], contiguous), rounded before the addition."""
     _check(x, weight, tunables.skinny_rows)
-    if x.shape[0] > tunables.gemv_rows:
-        return _skinny(x, weight, outputs=weight.shape[0], pdl=pdl, tunables=tunables, residual=residual)
-    return _gemv(
-        x,
-        weight,
-        batch=x.shape[0],
-        outputs=weight.shape[0],
-        prologue=PLAIN.value,
-        pdl=pdl,
-        tunables=tunables,
-        residual=residual,
-    )
+    run = _gemv if runs_in_registers(x.shape[0], weight.numel(), tunables) else _skinny
+    return run(x, weight, outputs=weight.shape[0], pdl=pdl, tunables=tunables, residual=residual)
 
 
 def gate_up_silu(
@@ -318,12 +261,8 @@ def gate_up_silu(
 ) -> torch.Tensor:
     """x [n <= 16, K], weight [2 I, K] (gates first) -> silu(x Wg^T) * (x Wu^T) [n, I]."""
     _check(x, weight, tunables.skinny_rows)
-    outputs = weight.shape[0] // 2
-    if x.shape[0] > tunables.gemv_rows:
-        return _skinny(x, weight, outputs=outputs, pdl=pdl, tunables=tunables, silu=True)
-    return _gemv(
-        x, weight, batch=x.shape[0], outputs=outputs, prologue=PLAIN.value, pdl=pdl, tunables=tunables, silu=True
-    )
+    run = _gemv if runs_in_registers(x.shape[0], weight.numel(), tunables) else _skinny
+    return run(x, weight, outputs=weight.shape[0] // 2, pdl=pdl, tunables=tunables, silu=True)
 
 
 def norm_linear(
@@ -335,19 +274,11 @@ def norm_linear(
     pdl: bool = False,
     tunables: LinearTunables = DEFAULT_TUNABLES,
 ) -> torch.Tensor:
-    """x [n <= 4, K] -> RMSNorm(x) W^T [n, N]; every program normalises x again, which is cheaper than a launch."""
-    _check(x, weight, tunables.gemv_rows)
+    """x [1, K] -> RMSNorm(x) W^T [1, N]; every program normalises the row again, which is cheaper than a launch."""
+    _check(x, weight, 1)
     return _gemv(
-        x,
-        weight,
-        batch=x.shape[0],
-        outputs=weight.shape[0],
-        prologue=NORM.value,
-        pdl=pdl,
-        tunables=tunables,
-        norm_weight=norm_weight,
-        eps=eps,
-    )
+        x, weight, outputs=weight.shape[0], pdl=pdl, tunables=tunables, norm_weight=norm_weight, eps=eps
+    )  # fmt: skip
 
 
 def norm_gate_up_silu(
@@ -359,54 +290,8 @@ def norm_gate_up_silu(
     pdl: bool = False,
     tunables: LinearTunables = DEFAULT_TUNABLES,
 ) -> torch.Tensor:
-    """x [n <= 4, K] -> silu(RMSNorm(x) Wg^T) * (RMSNorm(x) Wu^T) [n, I], weight [2 I, K] with gates first."""
-    _check(x, weight, tunables.gemv_rows)
+    """x [1, K] -> silu(RMSNorm(x) Wg^T) * (RMSNorm(x) Wu^T) [1, I], weight [2 I, K] with gates first."""
+    _check(x, weight, 1)
     return _gemv(
-        x,
-        weight,
-        batch=x.shape[0],
-        outputs=weight.shape[0] // 2,
-        prologue=NORM.value,
-        pdl=pdl,
-        tunables=tunables,
-        silu=True,
-        norm_weight=norm_weight,
-        eps=eps,
-    )
-
-
-def merge_linear_residual(
-    attention: torch.Tensor,
-    workspace: DecodeWorkspace,
-    context_lens: torch.Tensor,
-    num_kv_heads: int,
-    weight: torch.Tensor,
-    residual: torch.Tensor,
-    *,
-    pdl: bool = False,
-    tunables: LinearTunables = DEFAULT_TUNABLES,
-) -> torch.Tensor:
-    """Output projection of `rope_store_attend`: residual + merge(pieces) W^T, [n <= 4, N].
-
-    `attention` [n, H, D] is what rope_store_attend returned; it is read only when there was a single split.
-    """
-    n, num_heads, head_dim = attention.shape
-    x = attention.view(n, num_heads * head_dim)
-    _check(x, weight, tunables.gemv_rows)
-    splits = workspace.splits(n, num_kv_heads)
-    if splits == 1:
-        return linear(x, weight, residual, pdl=pdl, tunables=tunables)
-    return _gemv(
-        x,
-        weight,
-        batch=n,
-        outputs=weight.shape[0],
-        prologue=MERGE.value,
-        pdl=pdl,
-        tunables=tunables,
-        residual=residual,
-        workspace=workspace,
-        context_lens=context_lens,
-        head_dim=head_dim,
-        splits=splits,
-    )
+        x, weight, outputs=weight.shape[0] // 2, pdl=pdl, tunables=tunables, silu=True, norm_weight=norm_weight, eps=eps
+    )  # fmt: skip
