@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import socket
+import threading
 
 import msgspec
 import pytest
@@ -243,6 +246,29 @@ def test_draining_ends_open_streams_and_refuses_new_ones() -> None:
             assert (await running)[-1]["reason"] == "length"
 
     asyncio.run(main())
+
+
+def test_a_stopped_server_leaves_no_thread_and_no_socket() -> None:
+    """In this very process: 50 open streams at the stop, and afterwards what was there before."""
+
+    def sockets() -> int:
+        links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.islink(entry.path)]
+        return sum(link.startswith("socket:") for link in links)
+
+    async def main() -> None:
+        limits = WorkerLimits(max_active=50)
+        config = SimulatedConfig(step_seconds=0.002)
+        async with live_server(config=config, limits=limits, drain_s=0.1) as live:
+            streams = [asyncio.create_task(live.generate(prompt="x", max_tokens=900)) for _ in range(50)]
+            await live.until(lambda: live.worker.queue_lengths[1] == 50)
+            live.stop.set()
+            for lines in await asyncio.gather(*streams):
+                assert lines[-1]["reason"] == "shutdown"
+
+    before = {thread.name for thread in threading.enumerate()}, sockets()
+    asyncio.run(main())
+    gc.collect()
+    assert ({thread.name for thread in threading.enumerate()}, sockets()) == before
 
 
 def test_health_models_tokenize_and_metrics() -> None:
