@@ -34,7 +34,7 @@ class DecodeTunables:
     min_chunk: int = 128  # a piece never holds fewer keys (a multiple of block_n)
     min_splits: int = 1  # when the batch alone fills the GPU, a merge costs more than even pieces gain
     max_splits: int = 16
-    programs_per_sm: int = 3
+    programs_per_sm: int = 10  # enough pieces that one long sequence does not finish last alone
 
     def __post_init__(self) -> None:
         if self.min_chunk % self.block_n:
