@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nanolab.errors import LabError
 
-__all__ = ["CREATE_SYSTEM", "DIRECTORY_MODE", "date_time", "entry", "write"]
+__all__ = ["CREATE_SYSTEM", "DIRECTORY_MODE", "date_time", "differing", "entry", "write"]
 
 CREATE_SYSTEM = 3  # Unix: what the modes mean
 DIRECTORY_MODE = 0o40755
@@ -59,3 +59,11 @@ def write(tree: Path, target: Path, top: str, epoch: int) -> None:
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def differing(one: Path, other: Path) -> list[str]:
+    """Names of entries that are not the same in both zips; the archive itself when only its frame differs."""
+    with zipfile.ZipFile(one) as a, zipfile.ZipFile(other) as b:
+        names = sorted({*a.namelist(), *b.namelist()})
+        both = set(a.namelist()) & set(b.namelist())
+        return [n for n in names if n not in both or a.read(n) != b.read(n)] or ["the frame of the archive"]

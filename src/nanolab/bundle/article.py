@@ -1,8 +1,8 @@
 """One built page as a part of the single file: its article, with every id and address made unique.
 
-Text between tags is passed through byte for byte, so the single file says exactly what the site says. Only these change:
-ids and what refers to them get the page's prefix, links to other pages become links inside the file, pictures become
-data: addresses, and a style or script that an earlier page brought is not repeated.
+Text between tags is passed through byte for byte, so the single file says exactly what the site says. Only these
+change: ids and what refers to them get the page's prefix, links to other pages become links inside the file, pictures
+become data: addresses, and a style or script that an earlier page brought is not repeated.
 """
 
 from __future__ import annotations

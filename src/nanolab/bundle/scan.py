@@ -37,7 +37,11 @@ def machine_words(extra: Iterable[Path] = ()) -> dict[str, bytes]:
     """{what it is: its bytes} for what identifies this machine. `extra`: directories of this build."""
     places = [repo_root(), Path(sys.prefix), Path.home(), Path(tempfile.gettempdir()), *extra]
     words = {f"the directory {place}": str(place) for place in places if len(place.parts) > 2}
-    names = {"the user": _user(), "the host": socket.gethostname(), "the host's name": socket.gethostname().split(".")[0]}
+    names = {
+        "the user": _user(),
+        "the host": socket.gethostname(),
+        "the host's name": socket.gethostname().split(".")[0],
+    }
     words |= {what: name for what, name in names.items() if len(name) > 3 and name.lower() not in _ANONYMOUS}
     return {what: os.fsencode(word) for what, word in words.items()}
 

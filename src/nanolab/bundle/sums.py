@@ -13,7 +13,7 @@ from pathlib import Path
 from nanolab.bundle import tree
 from nanolab.errors import LabError
 
-__all__ = ["NAME", "differences", "listing", "parse", "render"]
+__all__ = ["NAME", "differences", "digest", "listing", "parse", "render"]
 
 NAME = "SHA256SUMS"
 
@@ -23,10 +23,11 @@ _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 def listing(root: Path) -> dict[str, str]:
     """{name: sha256} of every file that belongs into SHA256SUMS; a tracked file that was deleted is left out."""
     names = [name for name in tree.files(root) if name != NAME]
-    return {name: _sha256(root / name) for name in names if (root / name).is_file()}
+    return {name: digest(root / name) for name in names if (root / name).is_file()}
 
 
-def _sha256(path: Path) -> str:
+def digest(path: Path) -> str:
+    """The file's SHA-256, in hexadecimal."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nanolab.errors import LabError
 
-__all__ = ["CREATED", "Export", "export", "files", "is_repository"]
+__all__ = ["CREATED", "Export", "export", "files", "is_repository", "uncommitted"]
 
 # What Setup and runs create or rewrite; a learner's own from the first command on.
 CREATED = ("engine", "models", "notes", "runs")
