@@ -7,6 +7,7 @@ the reason is: the Traceback of the raw log.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from nanolab.errors import LabError
 
 Event = dict[str, Any]
 TRACE_COMMAND = "python scripts/labs/03_trace_engine.py --case {case}"
+LINE_END = re.compile(r"\r\n|\n|\r")  # a progress bar ends its lines with a carriage return
 MOMENTS = ("before_schedule", "scheduled", "gpu_inputs", "after_postprocess")
 
 
@@ -99,7 +101,7 @@ def read_log(path: Path) -> EventLog:
             f"--log {path} is no text: byte {error.start} is not UTF-8; is it really a lab's log?"
         ) from error
     events, tracebacks = [], []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(LINE_END.split(text), 1):
         if line.startswith("Traceback (most recent call last)"):
             tracebacks.append(number)
         if line.startswith("{"):

@@ -23,6 +23,7 @@ from .routes import route_checks
 from .suites import IDENTITY
 
 SETTINGS = ("suite", "dtype", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "block_size")
+NUMBERS = ("max_abs", "rel_l2", "margin")
 CHECKS = ("history_unchanged", "others_unchanged", "padding_safe")
 
 
@@ -128,7 +129,7 @@ def _judge_rows(judgement: Judgement, lhs: Collection, rhs: Collection, limits: 
 def _judge_row(judgement: Judgement, name: str, left: Float32, right: Float32, limits: Thresholds) -> dict[str, Any]:
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         judgement.faults.append(f"row {name}: a logit is not finite")
-        return {"row": name, "finite": False, "within": False, "top1_equal": False, "max_abs": None, "rel_l2": None}
+        return {"row": name, "finite": False, "within": False, "top1_equal": False} | dict.fromkeys(NUMBERS)
     max_abs, rel_l2 = errors(left, right)
     top1 = int(left.argmax()), int(right.argmax())
     breaches = []
@@ -147,7 +148,14 @@ def _judge_row(judgement: Judgement, name: str, left: Float32, right: Float32, l
         "top1_equal": top1[0] == top1[1],
         "max_abs": max_abs,
         "rel_l2": rel_l2,
+        "margin": margin(right),
     }
+
+
+def margin(row: Float32) -> float:
+    """How far the reference's first candidate is ahead: a top-1 that differs means little where this is tiny."""
+    second, first = np.partition(row, -2)[-2:].tolist()
+    return float(first - second)
 
 
 def _judge_kv(judgement: Judgement, lhs: Collection, rhs: Collection, limits: Thresholds) -> None:
