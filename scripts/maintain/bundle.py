@@ -78,12 +78,12 @@ def build_command(out: Path | None, version: str) -> None:
 
 @main.command("check")
 @click.argument("package", type=ZIP)
-@click.option("--rebuild", is_flag=True, help="Also build it again from this commit, elsewhere, and compare the bytes.")
+@click.option("--rebuild", is_flag=True, help="Also build its commit again, elsewhere, and compare the bytes.")
 def check_command(package: Path, rebuild: bool) -> None:
     """Check a zip: form, contents, sums, leaks, and that the manual inside stands alone and says what the site says."""
     found = check.problems(package)
     if rebuild and not found:
-        differing = release.rebuilt_differs(repo_root(), package, check.version_of(package))
+        differing = release.rebuilt_differs(repo_root(), package)
         found = [f"{name} differs when built again" for name in differing]
     _report(found, f"{package.name}: whole" + (", and the same when built again" if rebuild else ""))
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import stat
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from nanolab.bundle import archive, book, scan, sums, tree
-from nanolab.bundle.contents import REQUIRED, TOP
+from nanolab.bundle import archive, book, contents, scan, sums, tree
+from nanolab.bundle.contents import REQUIRED, TOP, Release
 from nanolab.errors import LabError
 
-__all__ = ["problems", "version_of"]
+__all__ = ["problems", "release_of"]
 
 # Never part of a release: weights and logits, other people's source, what Setup makes.
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npz", ".npy", ".onnx", ".pyc", ".so", ".whl")
@@ -38,11 +37,10 @@ def problems(path: Path) -> list[str]:
     return [*_contents(files, folders), *_sums(files), *_leaks(files), *_manual(files)]
 
 
-def version_of(path: Path) -> str:
-    """The version that the zip says it is."""
+def release_of(path: Path) -> Release:
+    """What the zip says it was made from."""
     with zipfile.ZipFile(path) as opened:
-        facts = json.loads(opened.read(f"{TOP}/validation/release.json"))
-    return str(facts["version"])
+        return contents.release_of(opened.read(f"{TOP}/validation/release.json"))
 
 
 def _form(infos: list[zipfile.ZipInfo]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import time
@@ -15,7 +16,7 @@ from nanolab.evidence import format_json
 from nanolab.manual import commands
 from nanolab.manual.blocks import BlockStore
 
-__all__ = ["COPIED", "REQUIRED", "TOP", "Release", "assemble"]
+__all__ = ["COPIED", "REQUIRED", "TOP", "Release", "assemble", "release_of"]
 
 TOP = "nanovllm-inference-lab"
 ASSETS = Path(__file__).parent / "assets"
@@ -60,6 +61,12 @@ class Release:
         return time.strftime("%Y-%m-%d", time.gmtime(self.epoch))
 
 
+def release_of(facts: bytes) -> Release:
+    """The release that a validation/release.json names."""
+    read = json.loads(facts)
+    return Release(read["version"], read["commit"] or "", read["source_date_epoch"])
+
+
 def assemble(source: Path, release: Release, destination: Path) -> None:
     """Fill `destination` (new) with the release made from the clean tree `source`, whose site this builds."""
     destination.mkdir(parents=True)
@@ -92,7 +99,7 @@ def _readme(release: Release) -> str:
 def _validation(source: Path, release: Release, destination: Path) -> None:
     destination.mkdir()
     store = BlockStore(source, commands.load(source))
-    facts = {"version": release.version, "date": release.date, "commit": release.commit or None}
+    facts = {"version": release.version, "commit": release.commit or None, "source_date_epoch": release.epoch}
     _write(destination / "README.md", (ASSETS / "validation.md").read_text(encoding="utf-8"))
     _write(destination / "records.json", format_json(validation.summary(store)))
     _write(destination / "release.json", format_json(facts))

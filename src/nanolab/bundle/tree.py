@@ -59,8 +59,8 @@ def _is_residue(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _RESIDUE)
 
 
-def export(root: Path, destination: Path) -> Export:
-    """Copy the lab into `destination` (new or empty): what HEAD holds, or without git what stands in `root`.
+def export(root: Path, destination: Path, revision: str = "HEAD") -> Export:
+    """Copy the lab into `destination` (new or empty): what `revision` holds, or without git what stands in `root`.
 
     The date is SOURCE_DATE_EPOCH, or the commit's own.
     """
@@ -70,13 +70,13 @@ def export(root: Path, destination: Path) -> Export:
             (destination / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(root / name, destination / name)
         return Export(destination, "", _epoch(None))
-    archive = _git(root, "archive", "--format=tar", "HEAD")
+    archive = _git(root, "archive", "--format=tar", revision)
     if archive is None:
-        raise LabError(f"git archive HEAD failed in {root}; a release is made from a commit, so commit first.")
+        raise LabError(f"git archive {revision} failed: a release is made from a commit of this repository.")
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         tar.extractall(destination, filter="data")
-    commit = (_git(root, "rev-parse", "HEAD") or b"").decode().strip()
-    return Export(destination, commit, _epoch(_git(root, "log", "-1", "--format=%ct", "HEAD")))
+    commit = (_git(root, "rev-parse", f"{revision}^{{commit}}") or b"").decode().strip()
+    return Export(destination, commit, _epoch(_git(root, "log", "-1", "--format=%ct", revision)))
 
 
 def _epoch(committed: bytes | None) -> int:
