@@ -27,9 +27,9 @@ if __name__ == "__mp_main__":  # a rank process
 
         model_runner.load_model = broken_load
     elif FAULT == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
         def deaf(_self: Any) -> None:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             while True:
                 time.sleep(0.1)
 
@@ -41,6 +41,8 @@ def main() -> None:
     from nanoengine import LLM, SamplingParams
     from nanoengine.engine import model_runner
 
+    if hasattr(model_runner, "DIST_INIT_METHOD"):  # the baseline's fixed address; its rank never gets to read it
+        model_runner.DIST_INIT_METHOD = os.environ["BASELINE_ADDRESS"]
     model_runner.COLLECTIVE_TIMEOUT = timedelta(seconds=int(os.environ.get("COLLECTIVE_SECONDS", "60")))
     if FAULT == "deaf":
         model_runner.JOIN_SECONDS = 0.5

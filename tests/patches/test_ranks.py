@@ -38,6 +38,7 @@ class Started:
     """One engine in a process group of its own, so that nothing it leaves behind survives the test."""
 
     def __init__(self, source: EngineSource, model: Path, scene: str, options: list[str], **variables: str) -> None:
+        variables["BASELINE_ADDRESS"] = f"tcp://127.0.0.1:{free_port()}"
         environment = {**os.environ, "PYTHONPATH": str(source.root), "OMP_NUM_THREADS": "1", **variables}
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), str(model), scene, *options],
