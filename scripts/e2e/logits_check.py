@@ -139,6 +139,8 @@ def finish_collection(
     rec.result |= {"trajectory": run.rows, "npz_sha256": numerics.write_collection(paths.npz, run)}
     rec.volatile.append("npz_sha256")
     click.echo(f"rows={len(run.rows)} of {suite.rows}\nwrote={paths.npz.name}")
+    if rec.result.get("buckets"):
+        click.echo(f"captured buckets: {rec.result['buckets']}")
     for name, route in rec.result.get("routes", {}).items():
         click.echo(f"decode route of group {name}: {route}")
     rec.finish(Verdict.COLLECTED if len(run.rows) == suite.rows else Verdict.FAIL, evidence_type)

@@ -49,6 +49,7 @@ def test_steps_of_the_baseline(engine_run: Any) -> None:
     assert facts["history_unchanged"]
     assert facts["others_unchanged"]
     assert facts["padding_safe"]
+    assert facts["buckets"] == []
     assert {s["route"] for g in run.groups for s in g.steps} == {"eager"}
 
 
@@ -84,6 +85,7 @@ def test_routes_are_recorded_from_what_ran(graph_driver: Any, engine_run: Any) -
     give_graphs(graph_driver, SIZES)
     run = numerics.collect_engine(graph_driver, GRAPH, keep_kv=True)
     facts = run.facts()
+    assert facts["buckets"] == SIZES
     assert facts["routes"] == {"1": "graph 1", "9": "graph 16", "16": "graph 16", "17": "eager", "20": "eager"}
     decodes = {g.name: g.steps[1] for g in run.groups}
     assert {name: step["padding_rows"] for name, step in decodes.items()} == {"1": 0, "9": 7, "16": 0, "17": 0, "20": 0}

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nanolab.observe import KVProbe, RouteProbe, step_inputs
+from nanolab.observe import KVProbe, RouteProbe, captured_graphs, step_inputs
 from nanolab.sources import EngineDriver, SamplingSpec
 
 from .suites import Group, Suite, identity
@@ -55,11 +55,13 @@ class ForcedRun:
     logits: list[Float32] = field(default_factory=list)  # [vocab] each, beside `rows`
     kv: list[Float32] = field(default_factory=list)  # [layers, 2, kv_heads, head_dim] written at the row's position
     groups: list[GroupFacts] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)  # batch sizes that the engine captured graphs for
     fault: FaultSeen | None = None
 
     def facts(self) -> dict[str, Any]:
         """The part of a result block that says what ran and what was checked."""
         return {
+            "buckets": self.buckets,
             "routes": {group.name: group.decode_route for group in self.groups},
             "history_unchanged": all(group.all("history_unchanged") for group in self.groups),
             "others_unchanged": all(group.all("others_unchanged") for group in self.groups),
@@ -74,6 +76,7 @@ def collect_engine(
 ) -> ForcedRun:  # fmt: skip
     """Play every group of the suite; with `stop_at_fault` an engine's exception ends the run and is recorded."""
     run, routes, kv = ForcedRun(), RouteProbe(driver), KVProbe(driver)
+    run.buckets = sorted(captured_graphs(driver.engine.model_runner))
     try:
         for group in suite.groups:
             on_group(group.name)

@@ -33,6 +33,7 @@ def judge_uncovered(run: ForcedRun, suite: Suite) -> tuple[bool, str, dict[str, 
     facts = {
         "expected_failure": expected,
         "fault": asdict(fault) if fault else None,
+        "buckets": run.buckets,
         "routes": {group.name: group.decode_route for group in run.groups if group.decode_route},
     }
     return expected, line, facts

@@ -5,7 +5,7 @@ They wrap methods of one engine object and put nothing into its package; `detach
 
 from .dims import ModelDims, model_dims
 from .kv import KVCheck, KVProbe
-from .routes import Route, RouteProbe
+from .routes import Route, RouteProbe, captured_graphs
 from .runner import RunnerProbe, ShapeProbe, step_inputs
 from .steps import StepRecorder
 
@@ -18,6 +18,7 @@ __all__ = [
     "RunnerProbe",
     "ShapeProbe",
     "StepRecorder",
+    "captured_graphs",
     "model_dims",
     "step_inputs",
 ]
