@@ -188,4 +188,5 @@ def text_differences(html: str, site: Path) -> list[str]:
 
 def _first_difference(wanted: str, seen: str) -> str:
     at = next((i for i, (a, b) in enumerate(zip(wanted, seen, strict=False)) if a != b), min(len(wanted), len(seen)))
-    return f"{wanted[at : at + 30]!r} against {seen[at : at + 30]!r}"
+    around = slice(max(0, at - 10), at + 20)
+    return f"{wanted[around]!r} against {seen[around]!r}"
