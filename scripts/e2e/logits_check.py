@@ -38,6 +38,7 @@ def main() -> None:
 @click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True)
 @click.option("--dtype", default="auto", show_default=True, help="auto (as stored), bfloat16, float16 or float32.")
 @click.option("--attention-backend", default="auto", show_default=True, help="auto, flash_attn, triton or torch.")
+@click.option("--tp", default=1, show_default=True, help="Ranks (tensor parallelism) of the engine.")
 @cli.source_option
 @cli.model_option
 @click.option(
@@ -45,7 +46,7 @@ def main() -> None:
 )
 def collect(
     backend: str, execution: str | None, suite_name: str, expect_uncovered: bool, device: str, dtype: str,
-    attention_backend: str, source: Path | None, model: Path, out: Path,
+    attention_backend: str, tp: int, source: Path | None, model: Path, out: Path,
 ) -> None:  # fmt: skip
     """Record every row of a suite; COLLECTED says that the rows are complete, nothing about their numbers."""
     check_choices(backend, execution, suite_name, expect_uncovered)
@@ -60,6 +61,7 @@ def collect(
         return
     options = suite.engine_options() | {
         "enforce_eager": execution == "eager", "device": device, "dtype": dtype, "attention_backend": attention_backend,
+        "tensor_parallel_size": tp,
     }  # fmt: skip
     collect_nano(suite, execution, options, sources.resolve(source), model, paths, expect_uncovered)
 

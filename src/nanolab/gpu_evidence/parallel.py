@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from nanolab.gpu_evidence.step import RUN, Program, Server, Step
+from nanolab.gpu_evidence.step import LOGITS, RUN, Program, Server, Step
 
 __all__ = ["parallel_steps"]
 
@@ -31,6 +31,15 @@ def parallel_steps(id_of: Callable[[str], str], trace: str) -> Iterable[Step]:
     walk = ("--case", "A", "--tp", "2", "--out", f"{{out}}/{id_of('quick-A-tp2')}.json")
     program = Program("scripts/e2e/quick_walk.py", walk, alone=True)
     yield Step("quick-A-tp2", "5.6.2", 30, (program,), (id_of("quick-A-tp2"),), gpus=2)
+    shards = f"{{out}}/{id_of('engine-nano-tp2')}"
+    collected = Program(LOGITS, ("collect", "--backend", "nano", "--tp", "2", "--out", shards), alone=True)
+    rows = (f"{id_of('engine-nano-tp2')}.npz",)
+    yield Step("engine-nano-tp2", "5.6.2", 25, (collected,), (id_of("engine-nano-tp2"),), files=rows, gpus=2)
+    sides = ("--lhs", f"{{out}}/{id_of('engine-nano')}", "--rhs", shards, "--max-abs", "0.5", "--rel-l2", "0.02")
+    name = "engine-logits-tp"
+    compared = Program(LOGITS, ("compare", *sides, "--out", f"{{out}}/{id_of(name)}.json"))
+    needs = ("engine-nano", "engine-nano-tp2")
+    yield Step(name, "5.6.2", 4, (compared,), (id_of(name),), needs=needs, gpus=2)
     yield served("single-endpoint", 25, replica("a", 0, "server-single-endpoint"))
     yield served("replicas", 25, replica("a", 0, "server-replica-a"), replica("b", 1, "server-replica-b"))
     apart = ("--dist-init", "tcp://127.0.0.1:29503", "--shm-name", "nano_tp_two")

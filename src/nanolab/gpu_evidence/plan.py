@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from nanolab.gpu_evidence.parallel import parallel_steps
-from nanolab.gpu_evidence.step import RUN, Program, Server, Step
+from nanolab.gpu_evidence.step import LOGITS, RUN, Program, Server, Step
 
 __all__ = ["Settings", "build_plan"]
 
 ANALYZE = "scripts/e2e/analyze.py"
-LOGITS = "scripts/e2e/logits_check.py"
 TRACED = {"lifecycle": "lifecycle", "chunk": "chunked-prefill", "prefix": "prefix-cache"}  # case: its log's name
 CHECKS = {  # block: (analyze.py's subcommand, log)
     "lifecycle-check": ("lifecycle", "lifecycle"),

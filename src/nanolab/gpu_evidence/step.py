@@ -11,6 +11,7 @@ from dataclasses import dataclass
 __all__ = ["RUN", "Program", "Server", "Step"]
 
 RUN = "scripts/practice/run.py"
+LOGITS = "scripts/e2e/logits_check.py"
 
 
 @dataclass(frozen=True)
