@@ -50,7 +50,7 @@ class LLMEngine:
                 process.terminate()  # they wait for a rank 0 that will not come
             self.owned.close()
             raise
-        self.config = config.replace(num_kvcache_blocks=self.model_runner.num_kvcache_blocks)
+        self.config = self.model_runner.config.replace(num_kvcache_blocks=self.model_runner.num_kvcache_blocks)
         self.scheduler = Scheduler(self.config)
         self.requests: dict[int, Sequence] = {}
         self._request_ids = count()

@@ -5,6 +5,7 @@ rank 0's inputs through shared memory and join the forward pass.
 """
 
 import signal
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
@@ -26,6 +27,7 @@ from ..models.qwen3 import Qwen3ForCausalLM
 from ..utils.context import StepInputs
 from ..utils.loader import load_model
 from .cuda_graph import LARGEST_GRAPH, DecodeGraphs, StepOutput, graph_sizes
+from .device_memory import explained, free_memory, ran_out
 from .input_builder import InputBuilder
 from .rank_channel import RankChannel
 from .sequence import Sequence
@@ -57,7 +59,8 @@ class ModelRunner:
         self.attention = choose_backend(config.attention_backend, config.device, config.kvcache_block_size)
         if self.attention.name == "torch" and not self.enforce_eager:
             raise ConfigError(
-                "the torch attention backend reads lengths on the host and cannot be captured; set enforce_eager=True"
+                "the torch attention backend reads lengths on the host and cannot be captured; set enforce_eager=True "
+                f"({self.attention.reason})"
             )
         self.graph_bs: list[int] = []
         self.decode_graphs = DecodeGraphs()
@@ -67,7 +70,8 @@ class ModelRunner:
         if self.tp.size > 1:
             self.join_group()
         self.backend = make_backend(self.attention, scale=config.head_dim**-0.5)
-        self.model = self.build_model()
+        with explained("loading the weights", "free the card, or choose another with CUDA_VISIBLE_DEVICES"):
+            self.model = self.build_model()
         self.await_ranks("model loaded")
         self.fused_decode: Callable[[StepInputs], torch.Tensor] | None = None
         self.step_buffer = StepBuffer(config, self.device)
@@ -75,7 +79,8 @@ class ModelRunner:
         self.warm_up()
         self.num_kvcache_blocks = self.allocate_kv_cache()
         if not self.enforce_eager:
-            self.capture_graphs()
+            with explained("capturing decode graphs", "set enforce_eager=True, or lower gpu_memory_utilization"):
+                self.capture_graphs()
         if self.tp.size > 1:
             self.open_channel(events or [])
 
@@ -163,8 +168,10 @@ class ModelRunner:
             return
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        self.forward(self.dummy_prefill())
-        torch.cuda.synchronize()
+        size = self.config.max_num_batched_tokens
+        with explained(f"running a prefill step of {size} tokens", "lower max_num_batched_tokens, or free the card"):
+            self.forward(self.dummy_prefill())
+            torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
     def dummy_prefill(self) -> StepInputs:
@@ -188,7 +195,9 @@ class ModelRunner:
             blocks = self.tp.minimum(blocks, self.device)
         hf = self.config.hf_config
         shape = (2, hf.num_hidden_layers, blocks, self.block_size, self.config.num_kv_heads, self.config.head_dim)
-        self.kv_cache = torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
+        size = f"{blocks} KV blocks of {self.config.kv_block_bytes / 2**20:.3g} MiB"
+        with explained(f"reserving {size}", "lower num_kvcache_blocks or gpu_memory_utilization, or free the card"):
+            self.kv_cache = torch.zeros(shape, dtype=self.config.torch_dtype, device=self.device)
         layers = [module for module in self.model.modules() if isinstance(module, Attention)]
         for layer, k_cache, v_cache in zip(layers, self.kv_cache[0], self.kv_cache[1], strict=True):
             layer.k_cache, layer.v_cache = k_cache, v_cache
@@ -215,7 +224,10 @@ class ModelRunner:
 
     @torch.inference_mode()
     def capture_graphs(self) -> None:
-        """Capture a decode step for every graph size, largest first so that the others reuse its memory."""
+        """Capture a decode step for every graph size, largest first so that the others reuse its memory.
+
+        Where memory runs out before the last one, the engine works on without graphs and says so.
+        """
         if self.tp.size == 1:
             from ..models.qwen3_decode import Qwen3FusedDecode  # needs triton, which a CPU host may lack
 
@@ -226,7 +238,28 @@ class ModelRunner:
         width = self.step_buffer.decode_layout.width
         for size in reversed(self.graph_bs):
             header = StepHeader(False, size, size, 1, self.config.max_model_len, width, 0)
-            self.decode_graphs.capture(size, self.forward, self.step_buffer.device_inputs(header))
+            try:
+                self.decode_graphs.capture(size, self.forward, self.step_buffer.device_inputs(header))
+            except RuntimeError as error:
+                if not ran_out(error) or self.tp.size > 1:  # ranks must not disagree about what they replay
+                    raise
+                break
+        if len(self.decode_graphs.graphs) < len(self.graph_bs):
+            self.stay_eager()
+
+    def stay_eager(self) -> None:
+        """Give up the graphs captured so far; the KV pool stays as it is."""
+        captured, wanted = len(self.decode_graphs.graphs), len(self.graph_bs)
+        self.decode_graphs, self.graph_bs, self.fused_decode = DecodeGraphs(), [], None
+        self.enforce_eager, self.config = True, self.config.replace(enforce_eager=True)
+        torch.cuda.empty_cache()
+        warnings.warn(
+            f"the GPU's memory ran out after {captured} of {wanted} decode graphs (now {free_memory()}): this engine "
+            f"runs eagerly. For graphs lower gpu_memory_utilization ({self.config.gpu_memory_utilization}) or "
+            f"max_num_seqs ({self.config.max_num_seqs})",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     # ---- running steps -----------------------------------------------------------------------------------
 

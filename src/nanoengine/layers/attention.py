@@ -50,6 +50,7 @@ class BackendChoice:
 
 # In the order in which 'auto' tries them: the Triton kernels were measured ahead of flash-attn at every decode batch.
 BACKENDS = {"triton": "TritonBackend", "flash_attn": "FlashAttnBackend", "torch": "TorchBackend"}
+OLDEST_GPU = (8, 0)  # compute capability
 PAGE_MULTIPLES = {"triton": 16, "flash_attn": 256, "torch": 1}
 
 
@@ -57,7 +58,10 @@ def choose_backend(wanted: str, device: str, block_size: int) -> BackendChoice:
     """Settle `attention_backend`; 'auto' takes the first of triton, flash_attn, torch that can run here."""
     if wanted != "auto":
         if refusal := why_not(wanted, device, block_size):
-            raise ConfigError(f"attention_backend {wanted!r} cannot run here: {refusal}")
+            instead = choose_backend("auto", device, block_size).name
+            raise ConfigError(
+                f"attention_backend {wanted!r} cannot run here: {refusal}; 'auto' would take {instead!r} here"
+            )
         return BackendChoice(wanted, "asked for")
     passed_over: list[str] = []
     for name in BACKENDS:
@@ -77,12 +81,17 @@ def why_not(name: str, device: str, block_size: int) -> str | None:
         return f"kvcache_block_size is {block_size}, and it needs a multiple of {multiple}"
     if name == "torch":
         return None
-    if name == "triton" and torch.cuda.get_device_capability() < (8, 0):
-        return "its kernels need an Ampere or newer GPU (compute capability 8.0)"
+    capability = torch.cuda.get_device_capability()
+    if capability < OLDEST_GPU:
+        found, oldest = (".".join(map(str, pair)) for pair in (capability, OLDEST_GPU))
+        return f"this GPU has compute capability {found}, and it needs {oldest} (Ampere) or newer"
+    package = "flash_attn" if name == "flash_attn" else "triton"
     try:
-        import_module("flash_attn" if name == "flash_attn" else "triton")
-    except ImportError as error:
-        return f"its package does not import ({error})"
+        import_module(package)
+    except (ImportError, OSError, RuntimeError) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == package:
+            return f"{package} is not installed"
+        return f"{package} is installed but does not load ({error}); rebuild it for torch {torch.__version__}"
     return None
 
 
