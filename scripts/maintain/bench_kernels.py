@@ -1,25 +1,22 @@
 """Check and time the Triton kernels on this machine's GPU, at the shapes of a Qwen3-0.6B decode step.
 
 \b
-python scripts/maintain/bench_kernels.py --out runs/bench-kernels.json
-python scripts/maintain/bench_kernels.py --section attention --section step
+python scripts/maintain/bench_kernels.py --out runs/bench-kernels-gpu.json
+python scripts/maintain/bench_kernels.py --section attention --section step --tune
 
 Every kernel is compared with its plain torch meaning first (bfloat16 against float32 arithmetic). Times are medians
 of CUDA graph replays over enough different data that nothing stays in the L2 cache; each is shown with the bytes it
-must move, the bandwidth that makes, and its share of a copy's bandwidth measured on the same card. A case that fails
-is reported and the rest goes on; after --budget seconds no new case starts.
+must move, the bandwidth that makes, and its share of a copy's bandwidth measured on the same card. --tune also times
+other tile sizes than the chosen ones. A case that fails is reported and the rest goes on; after --budget seconds no
+new case starts.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
+import importlib.util
 import sys
 import time
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "kernels")]
 
 from decode_model import Model  # noqa: E402 - found through the path above
-from kernel_cases import relative_error, rotary_cache  # noqa: E402
+from kernel_bench import Bench, measure_copy, summary  # noqa: E402
+from kernel_cases import rotary_cache  # noqa: E402
 from shape_checks import (  # noqa: E402
     BF16,
     DEVICE,
@@ -55,81 +53,12 @@ from shape_checks import (  # noqa: E402
 )
 
 from nanoengine.layers import kernels  # noqa: E402
+from nanolab import cli, sources  # noqa: E402
+from nanolab.errors import MissingPrerequisite  # noqa: E402
+from nanolab.evidence import Recording, describe_device  # noqa: E402
+from nanolab.verdicts import EvidenceType, Verdict  # noqa: E402
 
-
-@dataclass
-class Bench:
-    """Collects rows, survives failures, and watches the clock."""
-
-    budget: float
-    started: float = field(default_factory=time.monotonic)
-    copy_bandwidth: float = 0.0  # bytes a second, read plus written
-    checks: list[dict[str, Any]] = field(default_factory=list)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-
-    def check(self, name: str, make: Callable[[], tuple[Any, Any]], limit: float = 1e-2) -> None:
-        """`make` returns (kernel's tensor, reference)."""
-        try:
-            out, wanted = make()
-            error = relative_error(out.float(), wanted.float())
-            entry: dict[str, Any] = {"kernel": name, "error": error, "ok": error < limit}
-        except Exception as problem:
-            entry = {"kernel": name, "ok": False, "problem": summary(problem)}
-        self.checks.append(entry)
-        shown = entry.get("problem") or f"relative error {entry['error']:.2e}"
-        click.echo(f"check  {'ok  ' if entry['ok'] else 'FAIL'} {name}: {shown}")
-
-    def time(self, name: str, case: str, launch: Callable[[int], object], bytes_each: float, repeats: int) -> float:
-        """Time `launch(i)` for i < repeats inside one graph; returns microseconds for one, 0.0 on failure."""
-        row: dict[str, Any] = {"kernel": name, "case": case}
-        self.rows.append(row)
-        if time.monotonic() - self.started > self.budget:
-            row["problem"] = "not run: out of budget"
-            return 0.0
-        try:
-            row["us"] = graph_time(launch, repeats)
-            row["gb_per_s"] = bytes_each / row["us"] / 1e3
-            row["of_copy"] = row["gb_per_s"] * 1e9 / self.copy_bandwidth
-        except Exception as problem:
-            row["problem"] = summary(problem)
-        if "problem" in row:
-            click.echo(f"{name:34} {case:28} {row['problem']}")
-            return 0.0
-        click.echo(f"{name:34} {case:28} {row['us']:9.2f} us {row['gb_per_s']:8.0f} GB/s {row['of_copy']:7.1%} of copy")
-        return float(row["us"])
-
-
-def summary(problem: Exception) -> str:
-    where = traceback.extract_tb(problem.__traceback__)[-1]
-    return f"{type(problem).__name__}: {str(problem)[:300]} ({Path(where.filename).name}:{where.lineno})"
-
-
-def graph_time(launch: Callable[[int], object], repeats: int, replays: int = 15) -> float:
-    """Median microseconds of one launch among `repeats` captured in a graph."""
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        for i in range(min(repeats, 3)):
-            launch(i)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(repeats):
-            launch(i)
-    times = []
-    for _ in range(replays + 3):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times[3:]) * 1e3 / repeats
-
-
-def measure_copy() -> float:
-    source = torch.randn(2**29, device=DEVICE)
-    target = torch.empty_like(source)
-    return 2 * source.nbytes / (graph_time(lambda _: target.copy_(source), 2) * 1e-6)
+HAS_FLASH = importlib.util.find_spec("flash_attn") is not None
 
 
 # ---- timing -----------------------------------------------------------------------------------------------------
@@ -176,7 +105,7 @@ def time_decode(bench: Bench, name: str, lengths: list[int], variants: list[dict
         k, v = cache[0, i % layers], cache[1, i % layers]
         kernels.paged_decode_attention(q, k, v, tables, lens, SCALE, scratch, pdl=True)
 
-    for sizes in variants:
+    for sizes in variants if bench.tune else [{}]:
         label = f"{name} {tag(sizes)}"
         bench.time("paged_decode_attention", label, partial(ours, workspace(n, **sizes)), moved, repeats)
 
@@ -188,7 +117,8 @@ def time_decode(bench: Bench, name: str, lengths: list[int], variants: list[dict
             q[:, None], k, v, cache_seqlens=lens, block_table=tables, softmax_scale=SCALE, causal=True
         )
 
-    bench.time("flash_attn_with_kvcache", name, theirs, moved, repeats)
+    if HAS_FLASH:
+        bench.time("flash_attn_with_kvcache", name, theirs, moved, repeats)
 
 
 def time_prefill(bench: Bench) -> None:
@@ -207,7 +137,7 @@ def time_prefill_case(bench: Bench, name: str, lengths: list[int]) -> None:
         kernels.prefill_attention(q, k, v, bounds, longest, SCALE, tunables=tunables)
 
     variants: list[dict[str, int]] = [{}, {"block_m": 64, "num_warps": 4}, {"block_n": 128}]
-    for sizes in variants:
+    for sizes in variants if bench.tune else [{}]:
         launch = partial(ours, kernels.PrefillTunables(**sizes))
         bench.time("prefill_attention", f"{name} {tag(sizes)}", launch, moved, 8)
 
@@ -216,7 +146,8 @@ def time_prefill_case(bench: Bench, name: str, lengths: list[int]) -> None:
 
         flash_attn_varlen_func(q, k, v, bounds, bounds, longest, longest, softmax_scale=SCALE, causal=True)
 
-    bench.time("flash_attn_varlen_func", name, theirs, moved, 8)
+    if HAS_FLASH:
+        bench.time("flash_attn_varlen_func", name, theirs, moved, 8)
 
 
 def time_elementwise(bench: Bench) -> None:
@@ -253,7 +184,7 @@ def time_sample(bench: Bench, n: int) -> None:
 def time_linear(bench: Bench) -> None:
     for name, (outputs, width) in {**LINEARS, "head": (VOCABULARY, HIDDEN)}.items():
         weights = [rand(outputs, width, scale=width**-0.5) for _ in range(2 if name == "head" else LAYERS)]
-        for n in (1, 2, 4, 8, 16):
+        for n in (1, 2, 3, 4, 8, 16):
             time_linear_case(bench, name, weights, n)
 
 
@@ -264,17 +195,11 @@ def time_linear_case(bench: Bench, name: str, weights: list[torch.Tensor], n: in
     def ours(tunables: kernels.LinearTunables, i: int) -> None:
         kernels.linear(x, weights[i % copies], pdl=True, tunables=tunables)
 
-    variants: list[dict[str, int]] = [{}]
-    if n == 1:
-        variants += [{"gemv_tile": 4096}, {"gemv_tile": 16384}, {"gemv_tile": 16384, "gemv_warps": 8}]
-    if n in (4, 16):
-        skinny = {"gemv_rows": 0}
-        variants += [{**skinny, "skinny_block_n": 32}, {**skinny, "skinny_warps": 8, "skinny_block_k": 64}]
-    for sizes in variants:
+    for sizes in linear_variants(n) if bench.tune else [{}]:
         launch = partial(ours, kernels.LinearTunables(**sizes))
         bench.time(f"linear {name}", f"n={n} {tag(sizes)}", launch, moved, repeats)
     calls: dict[str, Callable[[int], object]] = {"F.linear": lambda i: F.linear(x, weights[i % copies])}
-    if n <= 4 and width == HIDDEN:
+    if n == 1 and width == HIDDEN:
         calls["norm_linear"] = lambda i: kernels.norm_linear(x, norm, EPS, weights[i % copies], pdl=True)
     if name == "gate_up":
         calls["gate_up_silu,"] = lambda i: kernels.gate_up_silu(x, weights[i % copies], pdl=True)
@@ -282,17 +207,31 @@ def time_linear_case(bench: Bench, name: str, weights: list[torch.Tensor], n: in
         bench.time(f"{kernel} {name}", f"n={n}", launch, moved, repeats)
 
 
+def linear_variants(n: int) -> list[dict[str, int]]:
+    """The chosen sizes, then others; for 2 to 4 rows both kernels."""
+    if n == 1:
+        tiles = [{"gemv_tile": 4096}, {"gemv_tile": 8192}, {"gemv_tile": 16384, "gemv_warps": 8}]
+        return [{}, *tiles]
+    skinny = {"gemv_rows": 1}
+    if n <= 4:
+        return [{}, skinny, {"gemv_products": 2**40}]
+    return [{}, {**skinny, "skinny_block_n": 32}, {**skinny, "skinny_warps": 8, "skinny_block_k": 64}]
+
+
 # ---- a whole decode step ----------------------------------------------------------------------------------------
 
 
+STEPS = [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (64, 600), (256, 1100)]
+
+
 def time_step(bench: Bench) -> None:
-    for n, context in [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (64, 600), (256, 1100)]:
+    for n, context in STEPS:
         try:
             model = Model(n, context)
-            if n <= 4:
-                bench.check(f"step n={n}: few rows against cuBLAS", partial(both_ways, model), 3e-2)
-            for name, sizes in step_variants(n):
-                time_step_variant(bench, model, name, sizes, f"n={n} context={context} {tag(sizes)}")
+            if n == 1:
+                bench.check("step n=1: one row against cuBLAS", partial(both_ways, model), 3e-2)
+            for name in step_variants(n):
+                time_step_variant(bench, model, name, f"n={n} context={context}")
         except Exception as problem:
             click.echo(f"step n={n} context={context}: {summary(problem)}")
 
@@ -300,28 +239,24 @@ def time_step(bench: Bench) -> None:
 def both_ways(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the fused and of the plain grouping: 28 layers of bfloat16 rounding apart."""
     scratch = workspace(model.n)
-    return model.few_rows(scratch, True), model.rows(scratch, False, skinny=False)
+    return model.one_row(scratch, True), model.rows(scratch, False, skinny=False)
 
 
-def step_variants(n: int) -> list[tuple[str, dict[str, int]]]:
-    variants: list[tuple[str, dict[str, int]]] = []
-    if n <= 4:
-        variants += [("few rows", {}), ("few rows, merge apart", {})]
-    if n == 1:
-        variants += [("few rows", {"min_chunk": 64}), ("few rows", {"min_chunk": 256})]
-    if 2 <= n <= 16:
-        variants += [("skinny", {})]
-    return variants if n == 1 else [*variants, ("cuBLAS", {})]
+def step_variants(n: int) -> list[str]:
+    """Norms fused into the products (one row only), products written here, products in cuBLAS; and the one that runs
+    at this size with its attention in parts."""
+    names = (["one row"] if n == 1 else []) + (["skinny"] if n <= 16 else []) + ["cuBLAS"]
+    return [*names, ("skinny" if n <= 16 else "cuBLAS") + " in parts"]
 
 
-def time_step_variant(bench: Bench, model: Model, name: str, sizes: dict[str, int], label: str) -> None:
-    scratch = workspace(model.n, **sizes)
+def time_step_variant(bench: Bench, model: Model, name: str, label: str) -> None:
+    scratch = workspace(model.n)
 
     def step(pdl: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        if name.startswith("few rows"):
-            logits = model.few_rows(scratch, pdl, merge_apart="apart" in name)
+        if name == "one row":
+            logits = model.one_row(scratch, pdl)
         else:
-            logits = model.rows(scratch, pdl, skinny=name == "skinny")
+            logits = model.rows(scratch, pdl, name.startswith("skinny"), name.endswith("in parts"))
         return logits, model.sample(logits, pdl)
 
     bench.time(f"step, {name}, PDL", label, lambda _: step(True), model.floor_bytes, 1)
@@ -356,43 +291,66 @@ SECTIONS: dict[str, Callable[[Bench], None]] = {
 @click.command(help=__doc__)
 @click.option("--section", "sections", multiple=True, type=click.Choice(list(SECTIONS)), help="Default: all.")
 @click.option("--budget", default=210.0, show_default=True, help="Seconds after which no new case starts.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write all numbers as JSON.")
-def main(sections: tuple[str, ...], budget: float, out: Path | None) -> None:
+@click.option("--tune", is_flag=True, help="Also other tile sizes than the chosen ones.")
+@cli.out_option
+def main(sections: tuple[str, ...], budget: float, tune: bool, out: Path | None) -> None:
     if not torch.cuda.is_available():
-        click.echo("These are facts of a GPU, and torch sees none here.\nPENDING")
-        sys.exit(4)
-    torch.manual_seed(0)
-    bench = Bench(budget)
-    bench.copy_bandwidth = measure_copy()
-    device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    click.echo(f"{device}: copy {bench.copy_bandwidth / 1e12:.2f} TB/s")
-    todo = list(sections or SECTIONS)
-    while todo:
-        name = todo.pop(0)
-        run_section(bench, name)
-        if out is not None:
-            write(bench, out)
-        if todo and not gpu_answers():
-            click.echo("the GPU context is lost (see the first error above); the rest goes on in a new process")
-            rest = [argument for section in todo for argument in ("--section", section)]
-            more = ["--out", str(out.with_suffix(".more.json"))] if out is not None else []
-            subprocess.run([sys.executable, __file__, *rest, *more, "--budget", str(budget / 2)], check=False)
-            break
-    failed = [entry["kernel"] for entry in bench.checks if not entry["ok"]]
-    click.echo(f"{len(bench.checks)} checks, failed: {failed or 'none'}")
-    click.echo("FAIL" if failed else "PASS")
-    sys.exit(1 if failed else 0)
+        raise MissingPrerequisite("kernel times are facts of a GPU, and torch sees none here")
+    titles = {"title_en": "The kernels, checked and timed", "title_zh": "逐个核对并计时的 kernel"}
+    modules = [
+        ROOT / "tests" / "kernels" / name
+        for name in ("decode_model.py", "kernel_bench.py", "kernel_cases.py", "shape_checks.py")
+    ]
+    with Recording(out.stem if out else "bench-kernels", **titles, out=out, sources=modules) as rec:
+        torch.manual_seed(0)
+        rec.engine, rec.device = sources.resolve(ROOT / "src").describe(), describe_device("cuda")
+        bench = Bench(budget, tune)
+        bench.copy_bandwidth = measure_copy()
+        device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+        click.echo(f"{device}: copy {bench.copy_bandwidth / 1e12:.2f} TB/s")
+        if not HAS_FLASH:
+            rec.notes.append("flash-attn cannot be imported here (not on sys.path): its rows are left out")
+            click.echo(rec.notes[-1])
+        rec.config = {"sections": list(sections or SECTIONS), "tune": tune, "dtype": "bfloat16", "page": PAGE}
+        run_sections(bench, list(sections or SECTIONS), rec.notes)
+        failed = [entry["kernel"] for entry in bench.checks if not entry["ok"]]
+        rec.notes += [f"failed: {name}" for name in failed]
+        rec.result = {
+            "copy_tb_s": round(bench.copy_bandwidth / 1e12, 3),
+            "checks": len(bench.checks),
+            "failed": failed,
+            "times": {key_of(row): rounded(row) for row in bench.rows},
+        }
+        rec.volatile += ["copy_tb_s", "times"]
+        click.echo(f"{len(bench.checks)} checks, failed: {failed or 'none'}")
+        rec.finish(Verdict.FAIL if failed else Verdict.PASS, EvidenceType.GPU)
 
 
-def run_section(bench: Bench, name: str) -> None:
-    begun = time.monotonic()
-    try:
-        with torch.inference_mode():
-            SECTIONS[name](bench)
-    except Exception as problem:
-        click.echo(f"section {name} stopped: {summary(problem)}")
-        bench.checks.append({"kernel": f"section {name}", "ok": False, "problem": summary(problem)})
-    click.echo(f"-- {name}: {time.monotonic() - begun:.0f} s")
+def key_of(row: dict[str, Any]) -> str:
+    """A name that a page can look up: `step_one_row_PDL_n1_context16`."""
+    words = f"{row['kernel']} {row['case']}".replace("=", "").replace(",", "").split()
+    return "_".join(words).replace(".", "-")
+
+
+def rounded(row: dict[str, Any]) -> dict[str, Any]:
+    if "us" not in row:
+        return {"problem": row["problem"]}
+    return {"us": round(row["us"], 2), "gb_per_s": round(row["gb_per_s"]), "of_copy": round(row["of_copy"], 3)}
+
+
+def run_sections(bench: Bench, todo: list[str], notes: list[str]) -> None:
+    for name in todo:
+        begun = time.monotonic()
+        try:
+            with torch.inference_mode():
+                SECTIONS[name](bench)
+        except Exception as problem:
+            click.echo(f"section {name} stopped: {summary(problem)}")
+            bench.checks.append({"kernel": f"section {name}", "ok": False, "problem": summary(problem)})
+        click.echo(f"-- {name}: {time.monotonic() - begun:.0f} s")
+        if not gpu_answers():
+            notes.append(f"the GPU context was lost in section {name}; what follows it was not run")
+            return
 
 
 def gpu_answers() -> bool:
@@ -402,18 +360,6 @@ def gpu_answers() -> bool:
         return True
     except RuntimeError:
         return False
-
-
-def write(bench: Bench, out: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "copy_bytes_per_second": bench.copy_bandwidth,
-        "checks": bench.checks,
-        "times": bench.rows,
-    }
-    out.write_text(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

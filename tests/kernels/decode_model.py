@@ -49,12 +49,20 @@ class Model:
         weight_bytes = sum(w.nbytes for layer in self.weights for w in layer.values()) + self.head.nbytes
         self.floor_bytes = weight_bytes + n * context * LAYERS * KV_HEADS * DIM * 2 * 2
 
-    def attend(self, qkv: torch.Tensor, index: int, scratch: kernels.DecodeWorkspace, pdl: bool) -> torch.Tensor:
-        layer = self.weights[index]
-        return kernels.rope_store_attend(
-            qkv, layer["q_norm"], layer["k_norm"], EPS, self.angles, self.positions, self.slots, self.cache[0, index],
-            self.cache[1, index], self.tables, self.lens, SCALE, HEADS, scratch, pdl=pdl,
-        )  # fmt: skip
+    def attend(
+        self, qkv: torch.Tensor, index: int, scratch: kernels.DecodeWorkspace, pdl: bool, in_parts: bool = False
+    ) -> torch.Tensor:
+        """[n, HEADS * DIM]: norms, rotation, store and attention in one launch and a merge, or launch by launch."""
+        layer, k_cache, v_cache = self.weights[index], self.cache[0, index], self.cache[1, index]
+        norms = (layer["q_norm"], layer["k_norm"], EPS, self.angles, self.positions, self.slots, k_cache, v_cache)
+        if in_parts:
+            q, _, _ = kernels.qk_norm_rope_store(qkv, *norms, HEADS, KV_HEADS, DIM, keep_k=False, pdl=pdl)
+            out = kernels.paged_decode_attention(
+                q, k_cache, v_cache, self.tables, self.lens, SCALE, scratch, pdl=pdl
+            )  # fmt: skip
+            return out.flatten(1)
+        out = kernels.rope_store_attend(qkv, *norms, self.tables, self.lens, SCALE, HEADS, scratch, pdl=pdl)
+        return kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl).flatten(1)
 
     def one_row(self, scratch: kernels.DecodeWorkspace, pdl: bool) -> torch.Tensor:
         """Six launches a layer: the norms are prologues of the products that follow them."""
@@ -62,13 +70,12 @@ class Model:
         for index, layer in enumerate(self.weights):
             qkv = kernels.norm_linear(x, layer["norm_1"], EPS, layer["qkv"], pdl=pdl)
             out = self.attend(qkv, index, scratch, pdl)
-            out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
-            x = kernels.linear(out.flatten(1), layer["o"], x, pdl=pdl)
+            x = kernels.linear(out, layer["o"], x, pdl=pdl)
             act = kernels.norm_gate_up_silu(x, layer["norm_2"], EPS, layer["gate_up"], pdl=pdl)
             x = kernels.linear(act, layer["down"], x, pdl=pdl)
         return kernels.norm_linear(x, self.final_norm, EPS, self.head, pdl=pdl)
 
-    def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, skinny: bool) -> torch.Tensor:
+    def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, skinny: bool, in_parts: bool = False) -> torch.Tensor:
         """Norms and products apart; the layers' products here (`skinny`) or in cuBLAS, the head in cuBLAS."""
 
         def product(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
@@ -79,9 +86,8 @@ class Model:
         x = self.x
         for index, layer in enumerate(self.weights):
             normed, _ = kernels.add_rms_norm(x, None, layer["norm_1"], EPS, pdl=pdl)
-            out = self.attend(product(normed, layer["qkv"]), index, scratch, pdl)
-            out = kernels.merge_splits(scratch, self.lens, out, KV_HEADS, pdl=pdl)
-            x = product(out.flatten(1), layer["o"], x)
+            out = self.attend(product(normed, layer["qkv"]), index, scratch, pdl, in_parts)
+            x = product(out, layer["o"], x)
             normed, _ = kernels.add_rms_norm(x, None, layer["norm_2"], EPS, pdl=pdl)
             if skinny:
                 act = kernels.gate_up_silu(normed, layer["gate_up"], pdl=pdl)
