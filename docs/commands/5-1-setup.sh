@@ -1,5 +1,5 @@
 # 5.1 Setup: from an unpacked lab to a baseline that passes.
-# GPU blocks carry the prefix gpu-, so that one host can hold both results.
+# GPU blocks carry the suffix -gpu, so that one host can hold both results.
 
 # ---- 5.1.1 what this host is ----------------------------------------------------------------------------------------
 
@@ -188,12 +188,12 @@ export MODEL_DIR="$LAB_ROOT/models/qwen3-0.6b-shape"
 # ---- 5.1.6 the baseline ---------------------------------------------------------------------------------------------
 
 # tier: gpu reason=检查 CUDA、显存与驱动 | checks CUDA, GPU memory and the driver
-# block: gpu-setup-doctor
+# block: setup-doctor-gpu
 # needs: working-copy
 # prints: PASS
 # --8<-- [start:doctor-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/doctor.py --out runs/gpu-setup-doctor.json
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/doctor.py --out runs/setup-doctor-gpu.json
 # --8<-- [end:doctor-gpu]
 
 # tier: cpu
@@ -206,13 +206,13 @@ python scripts/e2e/doctor.py --cpu --out runs/setup-doctor.json
 # --8<-- [end:doctor-cpu]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-setup-smoke
+# block: setup-smoke-gpu
 # needs: working-copy
 # prints: PASS
 # --8<-- [start:smoke-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/smoke.py --out runs/gpu-setup-smoke.json 2>&1 |
-  tee runs/gpu-setup-smoke.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/smoke.py --out runs/setup-smoke-gpu.json 2>&1 |
+  tee runs/setup-smoke-gpu.log
 # --8<-- [end:smoke-gpu]
 
 # tier: cpu
@@ -226,13 +226,13 @@ python scripts/e2e/smoke.py --out runs/setup-smoke.json 2>&1 |
 # --8<-- [end:smoke-cpu]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-quick-A
+# block: quick-A-gpu
 # needs: working-copy
 # prints: PASS
 # --8<-- [start:quick-a-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --out runs/gpu-quick-A.json 2>&1 |
-  tee runs/gpu-quick-A.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --out runs/quick-A-gpu.json 2>&1 |
+  tee runs/quick-A-gpu.log
 # --8<-- [end:quick-a-gpu]
 
 # tier: cpu

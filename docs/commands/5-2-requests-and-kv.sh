@@ -1,5 +1,5 @@
 # 5.2 Follow requests and KV: four fixed cases, one observing patch, one numeric guardrail.
-# Every section drives the working copy of 5.1.3. GPU blocks carry the prefix gpu-.
+# Every section drives the working copy of 5.1.3. GPU blocks carry the suffix -gpu.
 
 # ---- 5.2.1 case A ---------------------------------------------------------------------------------------------------
 
@@ -14,12 +14,12 @@ python scripts/e2e/quick_walk.py --case A --trace --out runs/quick-A.json
 # --8<-- [end:case-a]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-quick-A
+# block: quick-A-gpu
 # needs: 5-1-setup:working-copy
 # prints: PASS
 # --8<-- [start:case-a-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --trace --out runs/gpu-quick-A.json
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case A --trace --out runs/quick-A-gpu.json
 # --8<-- [end:case-a-gpu]
 
 # The same stops as the interactive session, fed through a pipe: CI proves that every breakpoint resolves.
@@ -67,12 +67,12 @@ python scripts/e2e/quick_walk.py --case B --trace --out runs/quick-B.json
 # --8<-- [end:case-b]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-quick-B
+# block: quick-B-gpu
 # needs: 5-1-setup:working-copy
 # prints: PASS
 # --8<-- [start:case-b-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case B --trace --out runs/gpu-quick-B.json
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case B --trace --out runs/quick-B-gpu.json
 # --8<-- [end:case-b-gpu]
 
 # tier: cpu
@@ -112,12 +112,12 @@ python scripts/e2e/quick_walk.py --case C --trace --out runs/quick-C.json
 # --8<-- [end:case-c]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-quick-C
+# block: quick-C-gpu
 # needs: 5-1-setup:working-copy
 # prints: PASS
 # --8<-- [start:case-c-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case C --trace --out runs/gpu-quick-C.json
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/quick_walk.py --case C --trace --out runs/quick-C-gpu.json
 # --8<-- [end:case-c-gpu]
 
 # tier: cpu
@@ -190,15 +190,15 @@ NANO_LAB_TRACE=1 python scripts/e2e/quick_walk.py --case D --budget 256 --out ru
 # --8<-- [end:budget-256]
 
 # tier: gpu reason=在 GPU 上跑引擎 | runs the engine on the GPU
-# block: gpu-budget512, gpu-budget256
+# block: budget512-gpu, budget256-gpu
 # needs: 5-1-setup:working-copy
 # prints: PASS
 # --8<-- [start:budget-gpu]
 source env.sh
 export CUDA_VISIBLE_DEVICES=0 NANO_LAB_TRACE=1
 for budget in 512 256; do
-  python scripts/e2e/quick_walk.py --case D --budget $budget --out runs/gpu-budget$budget.json 2>&1 |
-    tee runs/gpu-budget$budget.log
+  python scripts/e2e/quick_walk.py --case D --budget $budget --out runs/budget$budget-gpu.json 2>&1 |
+    tee runs/budget$budget-gpu.log
 done
 unset NANO_LAB_TRACE
 # --8<-- [end:budget-gpu]
@@ -277,36 +277,35 @@ python scripts/e2e/logits_check.py compare --lhs runs/engine-nano --rhs runs/eng
 # --8<-- [end:compare]
 
 # tier: gpu reason=bfloat16 与 GPU 上的注意力实现 | bfloat16, and attention as the GPU computes it
-# block: gpu-engine-nano
+# block: engine-nano-gpu
 # needs: 5-1-setup:working-copy
 # prints: COLLECTED
 # --8<-- [start:collect-nano-gpu]
 source env.sh
 CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend nano --execution eager \
-  --out runs/gpu-engine-nano 2>&1 |
-  tee runs/gpu-engine-nano.log
+  --out runs/engine-nano-gpu 2>&1 |
+  tee runs/engine-nano-gpu.log
 # --8<-- [end:collect-nano-gpu]
 
 # tier: gpu reason=bfloat16 与 GPU 上的注意力实现 | bfloat16, and attention as the GPU computes it
-# block: gpu-engine-hf
+# block: engine-hf-gpu
 # needs: 5-1-setup:enter
 # prints: COLLECTED
 # --8<-- [start:collect-hf-gpu]
 source env.sh
-CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend hf --out runs/gpu-engine-hf 2>&1 |
-  tee runs/gpu-engine-hf.log
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend hf --out runs/engine-hf-gpu 2>&1 |
+  tee runs/engine-hf-gpu.log
 # --8<-- [end:collect-hf-gpu]
 
 # tier: gpu reason=比较上面两次 GPU 采集 | compares the two collections made on the GPU
-# block: gpu-engine-logits-check
+# block: engine-logits-check-gpu
 # needs: collect-nano-gpu, collect-hf-gpu
 # --8<-- [start:compare-gpu]
 source env.sh
-python scripts/e2e/logits_check.py compare --lhs runs/gpu-engine-nano --rhs runs/gpu-engine-hf \
-  --max-abs 0.5 --rel-l2 0.02 --out runs/gpu-engine-logits-check.json
+python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-gpu --rhs runs/engine-hf-gpu \
+  --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-gpu.json
 # --8<-- [end:compare-gpu]
 
-# bfloat16 on the teaching model may end in PASS or in REVIEW (exit code 3), depending on the CPU: both are its lesson.
 # tier: cpu
 # block: engine-nano-bf16, engine-hf-bf16, engine-logits-check-bf16
 # needs: 5-1-setup:working-copy
@@ -316,8 +315,20 @@ source env.sh
 python scripts/e2e/logits_check.py collect --backend nano --dtype bfloat16 --out runs/engine-nano-bf16
 python scripts/e2e/logits_check.py collect --backend hf --dtype bfloat16 --out runs/engine-hf-bf16
 python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-bf16 --rhs runs/engine-hf-bf16 \
-  --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-bf16.json || test $? -eq 3
+  --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-bf16.json
 # --8<-- [end:bf16]
+
+# The limits of float32 on rows of bfloat16: REVIEW by construction, to practise on.
+# tier: cpu
+# block: engine-logits-check-tight
+# needs: bf16
+# expect: 3
+# prints: REVIEW
+# --8<-- [start:tight]
+source env.sh
+python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-bf16 --rhs runs/engine-hf-bf16 \
+  --max-abs 0.001 --rel-l2 0.0001 --out runs/engine-logits-check-tight.json
+# --8<-- [end:tight]
 
 # How far apart are the two best candidates of each row, beside how far apart the two sides are?
 # tier: cpu
@@ -326,14 +337,9 @@ python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-bf16 --rhs run
 source env.sh
 python - <<'PY'
 import json
-import numpy as np
 
-table = json.load(open("runs/engine-logits-check-bf16.json"))["result"]["table"]
-reference = np.load("runs/engine-hf-bf16.npz")["logits"]
-for row, logits in zip(table, reference):
-    second, first = np.sort(logits)[-2:]
-    verdict = "top-1 equal" if row["top1_equal"] else "TOP-1 DIFFERS"
-    print(f"{row['row']:28} gap of the best two {first - second:.3f}  max_abs {row['max_abs']:.3f}  {verdict}")
+for row in json.load(open("runs/engine-logits-check-bf16.json"))["result"]["table"]:
+    print(f"{row['row']:28} margin {row['margin']:6.3f}  max_abs {row['max_abs']:.3f}  same top-1: {row['top1_equal']}")
 PY
 # --8<-- [end:margins]
 
