@@ -49,7 +49,7 @@ except ModuleNotFoundError as missing:
 def main(cpu_only: bool, model: Path | None, source: Path | None, out: Path | None) -> None:
     root = repo_root()
     with Recording(
-        "setup-doctor",
+        out.stem if out else "setup-doctor",
         title_en="Readiness of this host",
         title_zh="本机就绪检查",
         out=out,

@@ -15,11 +15,24 @@ TRACED = {"lifecycle": "lifecycle", "chunk": "chunked-prefill", "prefix": "prefi
 CHECKS = {  # block: (analyze.py's subcommand, log)
     "lifecycle-check": ("lifecycle", "lifecycle"),
     "scheduler-check": ("chunk", "chunked-prefill"),
-    "kv-slots-runtime": ("slots", "lifecycle"),
+    "kv-slots-runtime": ("slots", "chunked-prefill"),
     "runner-check": ("runner", "lifecycle"),
+    "runner-check-chunk": ("runner", "chunked-prefill"),
+    "runner-check-prefix": ("runner", "prefix-cache"),
     "model-shapes-check": ("shapes", "lifecycle"),
     "prefix-cache-check": ("prefix", "prefix-cache"),
 }
+# What exists on a GPU only has no CPU twin to be told from, so its id carries no suffix.
+GPU_ONLY = frozenset(
+    f"{group}-{name}"
+    for group, names in {
+        "cuda-graph": ("eager", "replay", "comparison"),
+        "graph-fallback": ("eager", "replay", "check", "performance"),
+        "graph": ("before", "eager", "patched"),
+        "bench": ("engines",),
+    }.items()
+    for name in names
+)
 THRESHOLDS = ("--max-abs", "0.5", "--rel-l2", "0.02")
 
 
@@ -33,7 +46,7 @@ class Settings:
 
     def id(self, name: str) -> str:
         """The block that a step called `name` leaves on this run's device."""
-        return name + self.suffix
+        return name if self.suffix == "-gpu" and name in GPU_ONLY else name + self.suffix
 
     def out(self, name: str, ending: str = ".json") -> str:
         return f"{{out}}/{self.id(name)}{ending}"
@@ -53,6 +66,7 @@ def build_plan(settings: Settings) -> tuple[Step, ...]:
         *service(settings),
         multi_turn(settings),
         *parallel_steps(settings.id, settings.trace),
+        step_parts(settings),
         engines(settings),
         kernels(settings),
     )
@@ -186,12 +200,28 @@ def policies(settings: Settings) -> Iterable[Step]:
     """5.3 reads one run; 5.4.3 compares two policies, each run repeated."""
     first = (load(settings, "prefill-first"), report(settings, "prefill-first", ["prefill-first"]))
     yield Step("prefill-first", "5.3.1", 9, first, blocks=(settings.id("prefill-first"),))
+    yield arrivals(settings)
     repeats = range(1, 2 if settings.quick else 4)
     logs = {p: [f"scheduler-{p}-{k}" for k in repeats] for p in ("prefill_first", "balanced")}
     programs = [load(settings, log, "--policy", policy) for policy, names in logs.items() for log in names]
     programs.append(report(settings, "scheduler-comparison", [log for names in logs.values() for log in names]))
     name, seconds = "scheduler-comparison", 10 * len(repeats) + 4
     yield Step(name, "5.4.3", seconds, tuple(programs), blocks=(settings.id(name),))
+
+
+def arrivals(settings: Settings) -> Step:
+    """5.3.2: eight requests at three distances; the same work, another load."""
+    programs: list[Program] = []
+    logs = [f"every-{ms}" for ms in (1000, 40, 5)]
+    for log, distance in zip(logs, ("100" if settings.quick else "1000", "40", "5"), strict=True):
+        trace = f"{{out}}/{log}.trace.jsonl"
+        made = ("trace", "--requests", "8", "--max-tokens", "16", "--interval-ms", distance, "--seed", "17")
+        programs += [
+            Program(RUN, (*made, "--out", trace)),
+            Program(RUN, ("load", "--trace", trace, "--out", settings.out(log, ".jsonl"))),
+        ]
+    programs.append(report(settings, "arrivals", logs))
+    return Step("arrivals", "5.3.2", 20, tuple(programs), blocks=(settings.id("arrivals"),))
 
 
 def execution(settings: Settings) -> Iterable[Step]:
@@ -237,13 +267,17 @@ def multi_turn(settings: Settings) -> Step:
 # ---- beside upstream, and kernel by kernel ---------------------------------------------------------------
 
 
+def step_parts(settings: Settings) -> Step:
+    program = Program("scripts/maintain/bench_step.py", ("--quick", "--steps", "4") if settings.quick else ())
+    return single(settings, "bench-step", "B.4", 28, program)
+
+
 def engines(settings: Settings) -> Step:
-    """The table of the targets; every engine runs in a process of its own. It has no CPU twin, so no suffix."""
-    plain = replace(settings, suffix="" if settings.suffix == "-gpu" else settings.suffix)
+    """The table of the targets; every engine runs in a process of its own."""
     program = Program(
         "scripts/maintain/bench_engines.py", ("--against", "{upstream}"), alone=True, pending_on_cpu=True, timeout_s=400
     )
-    return replace(single(plain, "bench-engines", "B.4", 170, program), requires="upstream")
+    return replace(single(settings, "bench-engines", "B.4", 170, program), requires="upstream")
 
 
 def kernels(settings: Settings) -> Step:

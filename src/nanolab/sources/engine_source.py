@@ -59,6 +59,9 @@ class EngineSource:
         """HEAD of the working copy or clone; None for the bundled engine, whose commit is the repository's."""
         if self.kind == "bundled":
             return None
+        top = self._git("rev-parse", "--show-toplevel").strip()
+        if not top or Path(top).resolve() != self.root.resolve():
+            return None  # no repository of its own: a commit of one around it would name something else
         return self._git("rev-parse", "HEAD").strip() or None
 
     def tree_sha256(self) -> str:
@@ -88,6 +91,8 @@ class EngineSource:
         try:
             done = subprocess.run(["git", *args], cwd=self.root, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
+            if self.kind == "upstream":
+                return ""  # a copied clone still runs; its commit is unknown, its hash is not
             raise LabError("git is not installed; install it, since a working copy is a git repository") from error
         return done.stdout if done.returncode == 0 else ""
 
