@@ -186,8 +186,13 @@ def main(
             "max_model_len": 4096,
             "jobs": {n: len(table[n]["requests"]) for n in names},
         }
-        rec.result = {"jobs": rows, "copy_bandwidth_tb_s": round(bandwidth / 1e12, 3), "engines": facts}
-        rec.volatile = ["jobs", "copy_bandwidth_tb_s", "engines"]
+        rec.result = {
+            "jobs": rows,
+            "table": [{"job": name, **row} for name, row in rows.items()],
+            "copy_bandwidth_tb_s": round(bandwidth / 1e12, 3),
+            "engines": facts,
+        }
+        rec.volatile = list(rec.result)
         if against:
             rec.config["against"] = sources.resolve(against).describe()
             missed = [name for name, row in rows.items() if row["ratio"] < row["target"]]

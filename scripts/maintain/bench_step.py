@@ -134,7 +134,7 @@ def main(steps: int, quick: bool, source: Path | None, model: Path, out: Path | 
                 vars(driver.engine.scheduler).pop("schedule", None)  # the driver's observation must not be measured
                 rec.device, on_gpu = describe_device(driver.device), driver.device == "cuda"
                 rec.config |= {f"attention_{way}": driver.attention_backend, "dtype": driver.dtype}
-                rec.result[way] = {f"n{n}": measure(driver, n, context, steps) for n, context in cases}
+                rec.result[way] = [measure(driver, n, context, steps) for n, context in cases]
             del driver
             gc.collect()
             say(way, rec.result[way])
@@ -142,10 +142,10 @@ def main(steps: int, quick: bool, source: Path | None, model: Path, out: Path | 
         rec.finish(Verdict.COLLECTED, EvidenceType.GPU if on_gpu else EvidenceType.CPU_ENGINE)
 
 
-def say(way: str, rows: dict[str, Any]) -> None:
-    for name, row in rows.items():
+def say(way: str, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         parts = "  ".join(f"{part} {value}" for part, value in row.items() if part.endswith("_us"))
-        click.echo(f"{way:10} {name:5} {parts}")
+        click.echo(f"{way:10} n={row['sequences']:<4} {parts}")
 
 
 if __name__ == "__main__":

@@ -99,3 +99,51 @@ def measure_copy() -> float:
         end.synchronize()
         times.append(begin.elapsed_time(end))
     return 2 * source.nbytes / (statistics.median(times[3:]) * 1e-3)
+
+
+# ---- tables, one row a case, for a page to show -----------------------------------------------------------------
+
+STEP_COLUMNS = {
+    "step, one row, PDL": "one_row",
+    "step, one row": "one_row_no_pdl",
+    "step, skinny, PDL": "skinny",
+    "step, skinny": "skinny_no_pdl",
+    "step, cuBLAS, PDL": "cublas",
+    "step, cuBLAS": "cublas_no_pdl",
+    "step, skinny in parts, PDL": "attention_in_parts",
+    "step, cuBLAS in parts, PDL": "attention_in_parts",
+}
+ATTENTION_COLUMNS = {"paged_decode_attention": "triton", "flash_attn_with_kvcache": "flash_attn"}
+PREFILL_COLUMNS = {"prefill_attention": "triton", "flash_attn_varlen_func": "flash_attn"}
+SAMPLE_COLUMNS = {"sample": "sample", "sample, greedy": "greedy", "torch.argmax": "torch_argmax"}
+LINEAR_COLUMNS = {"linear": "here", "F.linear": "cublas", "norm_linear": "with_norm", "gate_up_silu,": "with_silu"}
+
+
+def by_case(rows: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[str, Any]]:
+    """Microseconds of these kernels, one record a case."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        if row["kernel"] in columns and "us" in row:
+            found.setdefault(row["case"], {"case": row["case"]})[columns[row["kernel"]]] = round(row["us"], 1)
+    return list(found.values())
+
+
+def by_matrix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Microseconds of the linear layers, one record for each matrix and number of rows, at the chosen sizes only."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        kernel, _, matrix = row["kernel"].rpartition(" ")
+        if kernel in LINEAR_COLUMNS and "us" in row and " " not in row["case"]:
+            record = found.setdefault((matrix, row["case"]), {"matrix": matrix, "case": row["case"]})
+            record[LINEAR_COLUMNS[kernel]] = round(row["us"], 2)
+    return list(found.values())
+
+
+def tables(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    pages = {
+        "steps": STEP_COLUMNS,
+        "attention": ATTENTION_COLUMNS,
+        "prefill": PREFILL_COLUMNS,
+        "sampling": SAMPLE_COLUMNS,
+    }
+    return {name: by_case(rows, columns) for name, columns in pages.items()} | {"linear": by_matrix(rows)}
