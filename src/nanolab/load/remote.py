@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from nanolab.errors import LabError
+from nanolab.load.identity import read_served_model, reveal_vllm
 from nanolab.load.inprocess import client_stamp
 from nanolab.load.router import Router
 from nanolab.load.sender import Emit, send_open_loop
@@ -59,6 +60,7 @@ async def connect(urls: Sequence[str], api: str) -> AsyncIterator[tuple[aiohttp.
         replicas = [Replica(url.rstrip("/")) for url in urls]
         for replica in replicas:
             await _first_contact(http, replica, api)
+        _check_one_model(replicas)
         yield http, replicas
 
 
@@ -72,10 +74,22 @@ async def _first_contact(http: aiohttp.ClientSession, replica: Replica, api: str
             found = msgspec.json.decode(body)
             replica.revealed = found if isinstance(found, dict) else {}
         if api == "openai":
-            async with http.get(f"{replica.url}/v1/models") as response:
-                replica.model = msgspec.json.decode(await response.read())["data"][0]["id"]
-    except (*BROKEN, ValueError, IndexError) as error:
-        raise LabError(f"endpoint {replica.url} does not answer ({error}); is `run.py serve` running there?") from error
+            served = await read_served_model(http, replica.url)
+            replica.model = served.id
+            replica.revealed = replica.revealed or await reveal_vllm(http, replica.url, served)
+    except (*BROKEN, ValueError) as error:
+        server = "a server (`vllm serve`, `run.py serve`)" if api == "openai" else "`run.py serve`"
+        raise LabError(
+            f"endpoint {replica.url} does not answer ({error}); is {server} running there, on that port?"
+        ) from error
+
+
+def _check_one_model(replicas: Sequence[Replica]) -> None:
+    """Requests spread over different models would be averaged as if they were one."""
+    names = {replica.url: replica.model for replica in replicas if replica.model is not None}
+    if len(set(names.values())) > 1:
+        listed = ", ".join(f"{url} serves {name!r}" for url, name in names.items())
+        raise LabError(f"the endpoints serve different models: {listed}; start them with the same model and name")
 
 
 @dataclass
@@ -130,7 +144,9 @@ class RemoteClient:
                 replica.usable = False
                 self._retry(request, replica, str(refusal))
                 return False
-            self._end(request, replica, Reason.REJECTED, 0, str(refusal), refusal.status)
+            # The server's own failure is an error, not a refusal of this request.
+            reason = Reason.ERROR if refusal.status >= 500 else Reason.REJECTED
+            self._end(request, replica, reason, 0, f"HTTP {refusal.status}: {refusal}", refusal.status)
         except BROKEN as error:
             self._broken(replica, error)
             if not progress.answered:

@@ -22,7 +22,7 @@ from nanolab.load.trace import Trace, TraceRequest, read_trace
 from nanolab.load.warmup import warmup_requests
 from nanolab.serving.engine import EngineFacts
 from nanolab.serving.eventlog import EventLog
-from nanolab.serving.events import Ended, Event, Finished, RunHeader, Sent
+from nanolab.serving.events import Ended, Event, Finished, Reason, RunHeader, Sent
 from nanolab.serving.launch import EngineOptions, Launch, prepare, run_header
 from nanolab.serving.lifecycle import WorkerLimits, settled_interpreter
 from nanolab.serving.profiler import PROFILED_STEPS, StepProfiler
@@ -82,6 +82,7 @@ class Tally:
     warmup: frozenset[str]
     sent: list[Sent] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
+    first_error: str | None = None
 
     def __call__(self, events: list[Event]) -> None:
         for event in events:
@@ -91,6 +92,13 @@ class Tally:
                 self.sent.append(event)
             elif isinstance(event, Ended | Finished):
                 self.ends[event.reason.value] += 1
+                if event.reason is Reason.ERROR and self.first_error is None:
+                    self.first_error = event.message or "no message"
+
+    def errors(self) -> list[str]:
+        """One line when requests ended as errors: what is left is part of a run."""
+        count = self.ends[Reason.ERROR.value]
+        return [f"{count} requests ended in an error, the first: {self.first_error}"] if count else []
 
 
 # ---- in process ------------------------------------------------------------------------------------------
@@ -237,7 +245,7 @@ async def load_remote(options: RemoteOptions, trace: Trace, announce: Callable[.
                 await RemoteClient(http, [replica], Router("round_robin", 1), options.api, emit).run(group)
             client = RemoteClient(http, replicas, Router(options.router, len(replicas)), options.api, emit)
             await client.run(trace.requests)
-            notes = [f"replica {death}" for death in client.deaths]
+            notes = [f"replica {death}" for death in client.deaths] + tally.errors()
             if notes:
                 log.close(complete=False, note="; ".join(notes))
         limit = None if header.simulated else header.lateness_limit_ms
@@ -262,6 +270,8 @@ def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Repl
         "router": options.router if len(replicas) > 1 else None,
         "replicas": len(replicas),
         "endpoints": [replica.url for replica in replicas],
+        "served_model": replicas[0].model,
+        "max_model_len": _agreed_limit(replicas),
     }
     header = run_header(
         evidence=evidence,
@@ -274,6 +284,11 @@ def _remote_header(options: RemoteOptions, trace: Trace, replicas: Sequence[Repl
         lateness_limit_ms=lateness_limit_ms(evidence),
     )
     return msgspec.structs.replace(header, **runs_on) if isinstance(runs_on, dict) else header
+
+
+def _agreed_limit(replicas: Sequence[Replica]) -> Any:
+    limits = [(replica.revealed.get("engine") or {}).get("max_model_len") for replica in replicas]
+    return limits[0] if len(set(limits)) == 1 else limits
 
 
 def _agreed(replicas: Sequence[Replica], name: str) -> Any:
