@@ -97,10 +97,7 @@ class _Rewriter(HTMLParser):
         self.joined.seen.add(body)
         if tag == "script":
             return f"{opening}{fold.script(body)}</script>"
-        folded = fold.style(body, (self.joined.site / self.name).parent)
-        if ".jupyter-wrapper" not in folded:  # a notebook's rules for every <pre> must not reach the other pages
-            folded = f"@scope (.jupyter-wrapper) {{{folded}}}"
-        return f"<style>{folded}</style>"
+        return f"<style>{fold.notebook_style(fold.style(body, (self.joined.site / self.name).parent))}</style>"
 
     # -- attributes --------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,15 @@ from pathlib import Path
 
 from nanolab.errors import LabError
 
-__all__ = ["data_uri", "script", "style"]
+__all__ = ["data_uri", "notebook_style", "script", "style"]
 
 # A quoted address may hold anything, parentheses too: the theme keeps whole drawings in them.
 _URL = re.compile(r"""url\(\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^)"'\s]*))\s*\)""")
 # One alternative in a font's list of sources.
 _SOURCE = re.compile(r"""\s*,?\s*url\((?P<file>[^)"']+\.(?:woff2?|ttf))\)\s*format\("?'?\w+'?"?\)""")
+# The selector of a rule: what stands before a brace, after another rule or at the beginning.
+_RULE = re.compile(r"(?:(?<=[{}])|\A)([^{}@;\"']+)\{")
+_KEYFRAME = re.compile(r"(?:from|to|[\d.]+%|[\s,])+")
 _TYPES = {".woff2": "font/woff2", ".woff": "font/woff", ".ttf": "font/ttf", ".svg": "image/svg+xml"}
 
 
@@ -38,11 +41,26 @@ def style(text: str, folder: Path) -> str:
             return match[0]
         return f'url("{data_uri(folder / address.partition("?")[0].partition("#")[0])}")'
 
-    text = text.removeprefix('@charset "UTF-8";')
+    text = re.sub(r'^\s*@charset "[^"]*";', "", text)
     folded = _URL.sub(inside, _SOURCE.sub(source, text))
     if "@import" in folded:
         raise LabError("a stylesheet of the manual uses @import, which the single file cannot hold.")
     return re.sub(r"/\*# sourceMappingURL=[^*]*\*/", "", folded).replace("</style", r"<\/style")
+
+
+def notebook_style(text: str) -> str:
+    """A notebook's stylesheet, kept to notebooks: a rule for every <pre> or <table> must not reach the other pages.
+
+    `:where` adds no weight, so the rules of one notebook still win over each other as before.
+    """
+
+    def kept(match: re.Match[str]) -> str:
+        selector = match[1].strip()
+        if "jupyter-wrapper" in selector or _KEYFRAME.fullmatch(selector):
+            return match[0]
+        return f":where(.jupyter-wrapper) :is({selector}){{"
+
+    return _RULE.sub(kept, text)
 
 
 def script(text: str) -> str:
