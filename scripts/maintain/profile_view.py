@@ -4,12 +4,13 @@
 python scripts/maintain/profile_view.py --profile runs/profile-eager --log runs/profile-eager.jsonl \\
     --out runs/profile-eager.json
 
-Beside the block it writes FILE.zh.svg, FILE.en.svg (the timeline) and FILE.trace.json (these two steps alone, for
+Beside the block it writes FILE.zh.svg, FILE.en.svg (the timeline) and FILE.trace.json.gz (these two steps alone, for
 Perfetto or chrome://tracing).
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def write_beside(out: Path, chosen: dict[str, profile.ProfiledStep]) -> None:
     for language in ("zh", "en"):
         write_atomic(out.with_suffix(f".{language}.svg"), profile_picture.draw(chosen, language).encode())
     small = json.dumps(profile.small_trace(chosen.values()), separators=(",", ":"))
-    write_atomic(out.with_suffix(".trace.json"), small.encode())
+    write_atomic(out.with_suffix(".trace.json.gz"), gzip.compress(small.encode(), mtime=0))
 
 
 if __name__ == "__main__":

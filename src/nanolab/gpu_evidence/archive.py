@@ -9,14 +9,14 @@ from pathlib import Path
 
 __all__ = ["write_archive"]
 
-KEPT = {".json", ".jsonl", ".log", ".md", ".svg", ".tsv", ".txt", ".err"}
+KEPT = (".json", ".jsonl", ".json.gz", ".log", ".md", ".svg", ".tsv", ".txt", ".err")
 LARGEST = 4 * 2**20  # bytes of one file
 
 
 def write_archive(directory: Path, target: Path) -> list[str]:
     """Pack the kept files of `directory` and of its `logs/`; returns the names of those that were too large."""
     found = sorted(path for place in (directory, directory / "logs") for path in place.glob("*") if path.is_file())
-    kept = [path for path in found if path.suffix in KEPT and not path.name.startswith(".")]
+    kept = [path for path in found if path.name.endswith(KEPT) and not path.name.startswith(".")]
     temporary = target.with_name(f".{target.name}.tmp")
     with tarfile.open(temporary, "w:gz", compresslevel=5) as archive:
         for path in kept:

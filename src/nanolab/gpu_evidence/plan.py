@@ -226,7 +226,7 @@ def arrivals(settings: Settings) -> Step:
 
 def execution(settings: Settings) -> Iterable[Step]:
     """5.5: a profile of a short run, then eager against graphs on one workload."""
-    name, steps = "profile-eager", "8" if settings.quick else "60"
+    name, steps = "profile-eager", "8" if settings.quick else "40"
     log, directory = settings.out(name, ".jsonl"), settings.out(name, "")
     profiled = load(settings, name, "--profile-dir", directory, "--profile-steps", steps)
     arguments = ("--profile", directory, "--log", log, "--out", settings.out(name))
@@ -277,11 +277,11 @@ def engines(settings: Settings) -> Step:
     program = Program(
         "scripts/maintain/bench_engines.py", ("--against", "{upstream}"), alone=True, pending_on_cpu=True, timeout_s=400
     )
-    return replace(single(settings, "bench-engines", "B.4", 170, program), requires="upstream")
+    return replace(single(settings, "bench-engines", "B.4", 145, program), requires="upstream")
 
 
 def kernels(settings: Settings) -> Step:
     program = Program(
-        "scripts/maintain/bench_kernels.py", ("--budget", "60"), alone=True, pending_on_cpu=True, timeout_s=150
+        "scripts/maintain/bench_kernels.py", ("--budget", "45"), alone=True, pending_on_cpu=True, timeout_s=150
     )
-    return single(settings, "bench-kernels", "B.4", 75, program)
+    return single(settings, "bench-kernels", "B.4", 60, program)
