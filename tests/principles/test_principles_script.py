@@ -63,9 +63,7 @@ def test_slots_block(principles: ModuleType, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["tiny_model", "qwen3_tokenizer"])
-def test_tokenizer(
-    principles: ModuleType, tmp_path: Path, which: str, request: pytest.FixtureRequest
-) -> None:
+def test_tokenizer(principles: ModuleType, tmp_path: Path, which: str, request: pytest.FixtureRequest) -> None:
     model: Path = request.getfixturevalue(which)
     result = block_of(principles, tmp_path, "tokenizer", "--model", str(model))["result"]
 
@@ -90,9 +88,7 @@ def test_impossible_tp_is_bad_input(principles: ModuleType) -> None:
     assert "[1, 2, 4, 8]" in result.stderr
 
 
-def test_a_broken_check_fails(
-    principles: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_check_fails(principles: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(principles, "slot", lambda table, position, size: position)
     out = tmp_path / "slots.json"
     result = run(principles, "slots", "--out", str(out))
@@ -106,9 +102,7 @@ def test_a_broken_check_fails(
 def test_as_printed_in_the_manual(root: Path, tmp_path: Path) -> None:
     command = [sys.executable, "scripts/e2e/principles.py", "memory", "--out", str(tmp_path / "memory.json")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "PASS"
 
 
