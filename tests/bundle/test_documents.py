@@ -66,7 +66,7 @@ title: 检查点
 共 `#!value walk-A steps` 步，误差 `#!value walk-A max_abs|.1e`，GPU 上 `#!value walk-A-gpu steps`。
 
 ??? failure "卡住时"
-    先看 [5.1](ch5/5-1-setup.md#setup)。
+    先看 [5.1](ch5/5-1-setup.md#setup)，不看[以后](ch5/later.md#x)。
 
     - 再看[这里](#stage-5-2)。
 
@@ -135,7 +135,7 @@ def add_block(lab: Path, **changes: Any) -> None:
         "共 `3` 步，误差 `1.2e-04`，GPU 上 `PENDING`。",
         "### 5.2 案例\n",
         "**CPU**",
-        "> **卡住时**\n>\n> 先看 [5.1](docs/zh/ch5/5-1-setup.md#setup)。",
+        "> **卡住时**\n>\n> 先看 [5.1](docs/zh/ch5/5-1-setup.md#setup)，不看以后。",
         "> - 再看[这里](docs/zh/checkpoints.md#stage-5-2)。",
         "[见手册页面](docs/zh/checkpoints.md)",
         "## 不是标题 {#x}",  # inside a fence nothing is touched

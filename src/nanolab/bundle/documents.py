@@ -7,6 +7,7 @@ site and the repository its sources.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from nanolab.bundle import validation
@@ -52,6 +53,11 @@ def render(root: Path, place: Place = in_repository) -> dict[str, str]:
     }
 
 
+def _link(root: Path, place: Place, language: Language, page: str, fragment: str) -> str:
+    sources = (root / "docs" / language / f"{page}{suffix}" for suffix in (".md", ".ipynb"))
+    return place(language, page, fragment) if any(source.is_file() for source in sources) else ""
+
+
 def _checkpoints(root: Path, sections: Sequence[commands.Section], store: BlockStore, place: Place) -> str:
     parts = [_HEADS["CHECKPOINTS.md"]]
     for language, name, missing in (
@@ -63,7 +69,7 @@ def _checkpoints(root: Path, sections: Sequence[commands.Section], store: BlockS
         if not source.is_file():
             parts.append(f"{missing}\n")
             continue
-        plain = Plain(language, "checkpoints", sections, store, lambda p, f, spoken=language: place(spoken, p, f))  # type: ignore[misc]
+        plain = Plain(language, "checkpoints", sections, store, partial(_link, root, place, language))
         text = plain.render(source.read_text(encoding="utf-8"))
         parts.append(text.partition("\n")[2].lstrip("\n") if text.startswith("#") else text)
     return "\n".join(parts)

@@ -41,7 +41,8 @@ def state(block: Recorded | Missing, language: Language) -> str:
 
 @dataclass(frozen=True)
 class Plain:
-    """Renders one page. `link` turns (page without suffix, fragment) into an address in the file's surroundings."""
+    """Renders one page. `link` turns (page without suffix, fragment) into an address in the file's surroundings, or
+    into nothing for a page that is planned and not written; of such a link only the words stay."""
 
     language: Language
     page: str  # name without suffix, for links and pointers
@@ -118,7 +119,8 @@ class Plain:
     def linked(self, match: re.Match[str]) -> str:
         target = re.sub(r"\.(?:md|ipynb)$", "", match[2] or "")
         page = posixpath.normpath(posixpath.join(posixpath.dirname(self.page), target)) if target else self.page
-        return f"[{match[1]}]({self.link(page, (match[3] or '')[1:])})"
+        address = self.link(page, (match[3] or "")[1:])
+        return f"[{match[1]}]({address})" if address else match[1]
 
     def fence(self, fence: Fence, raw: Sequence[str]) -> Iterator[str]:
         if fence.language in _SHELL and fence.include:

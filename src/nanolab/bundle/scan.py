@@ -21,7 +21,7 @@ __all__ = ["findings", "machine_words"]
 
 _GENERAL = (
     ("a home directory", re.compile(rb"/(?:home|Users)/(?!YOUR)[A-Za-z0-9_][\w.-]*/")),
-    ("root's directory", re.compile(rb"(?<![\w.$}>-])/root/[\w.]")),
+    ("root's directory", re.compile(rb"(?<![\w.$}>~-])/root/[\w.]")),
     ("a Windows home", re.compile(rb"[A-Za-z]:\\+Users\\+\w")),
     ("an installed package's place", re.compile(rb"/lib/python3\.\d+/(?:site|dist)-packages/")),
     ("a temporary directory", re.compile(rb"/tmp/(?:tmp|pytest|nanolab-)[\w-]+")),
