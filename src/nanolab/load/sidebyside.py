@@ -1,0 +1,120 @@
+"""Two servers, one after the other, the same trace: the order of the runs and the life of a server process.
+
+Every run gets a fresh server, so that no run finds the prefix cache of another. The order swaps from repeat to
+repeat (A B, B A, A B), so that a host that warms up or slows down favours neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from nanolab.errors import LabError, MissingPrerequisite
+
+__all__ = ["find_vllm", "run_order", "running", "stored_dtype", "vllm_command", "vllm_environment"]
+
+STOP_S = 30.0
+
+
+def run_order(repeats: int, names: tuple[str, str] = ("lab", "vllm")) -> list[tuple[str, int]]:
+    """(name, repeat) in the order of the runs: the first of a pair changes with every repeat."""
+    return [
+        (name, repeat) for repeat in range(1, repeats + 1) for name in (names if repeat % 2 else tuple(reversed(names)))
+    ]
+
+
+def find_vllm(environment: Path) -> Path:
+    """vLLM's command in a virtual environment; PENDING names what makes one."""
+    command = environment / "bin" / "vllm"
+    if not command.is_file():
+        raise MissingPrerequisite(
+            f"vLLM is not installed in {environment} (no bin/vllm there); make the environment of section 6.3, "
+            "or, on a host without a GPU, run `bash scripts/maintain/vllm_env.sh`; --vllm-env names another place"
+        )
+    return command
+
+
+def vllm_command(vllm: Path, model: Path, port: int, *, max_model_len: int, seqs: int, tokens: int) -> list[str]:
+    """`vllm serve` with the limits and the precision that the lab's server gets."""
+    return [
+        *(str(vllm), "serve", str(model), "--served-model-name", "qwen3-demo"),
+        *("--host", "127.0.0.1", "--port", str(port), "--generation-config", "vllm"),
+        *("--max-model-len", str(max_model_len), "--max-num-seqs", str(seqs)),
+        *("--max-num-batched-tokens", str(tokens), "--gpu-memory-utilization", "0.5"),
+        *("--enforce-eager", "--dtype", stored_dtype(model)),
+    ]
+
+
+def stored_dtype(model: Path) -> str:
+    """As the lab's engine reads it. vLLM's own `auto` would turn float32 into float16."""
+    config = msgspec.json.decode((model / "config.json").read_bytes())
+    return str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+
+
+def vllm_environment(base: Mapping[str, str], vllm: Path) -> dict[str, str]:
+    """Offline, no usage report; on CPU 1 GiB of KV cache and as many threads as OMP_NUM_THREADS says."""
+    return {
+        **base,
+        "PATH": f"{vllm.parent}{os.pathsep}{base.get('PATH', '')}",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": base.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        "VLLM_CPU_OMP_THREADS_BIND": base.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
+    }
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], url: str, log: Path, env: Mapping[str, str], start_s: float) -> Iterator[None]:
+    """The server `command`, ready when `url`/health answers 200; SIGINT at the end, then its process group is gone."""
+    if _answers(url):
+        raise LabError(f"something already answers at {url}; stop it or choose another port")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+        )
+        try:
+            _wait_ready(process, url, log, start_s)
+            yield
+        finally:
+            _stop(process)
+
+
+def _wait_ready(process: subprocess.Popen[bytes], url: str, log: Path, start_s: float) -> None:
+    deadline = time.monotonic() + start_s
+    while not _answers(url):
+        if process.poll() is not None:
+            raise LabError(f"the server ended with exit code {process.returncode} before it was ready; read {log}")
+        if time.monotonic() > deadline:
+            raise LabError(f"the server was not ready within {start_s:g} s; read {log}, or raise --start-s")
+        time.sleep(0.2)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """vLLM's engine core is a child of its server: what is left of the group after the grace period is killed."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(timeout=STOP_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
