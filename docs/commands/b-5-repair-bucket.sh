@@ -133,8 +133,26 @@ python scripts/e2e/logits_check.py collect --backend nano --execution graph \
 # --8<-- [start:check]
 source env.sh
 python scripts/e2e/logits_check.py compare --lhs runs/graph-patched --rhs runs/graph-eager \
-  --max-abs 0.5 --rel-l2 0.02 --kv-max-abs 0.1 --out runs/graph-fallback-check.json
+  --max-abs 0.5 --rel-l2 0.02 --kv-max-abs 0.1 --out runs/graph-fallback-check.json \
+  || test $? -eq 3
 # --8<-- [end:check]
+
+# tier: gpu reason=读上面那次比较的结果块 | reads the block of the comparison above
+# needs: check
+# --8<-- [start:look]
+source env.sh
+python - <<'PY'
+import json
+from pathlib import Path
+
+block = json.loads(Path("runs/graph-fallback-check.json").read_text())
+for row in block["result"]["table"]:
+    if not row["within"]:
+        print(f"{row['row']}: max_abs {row['max_abs']:.3g}, rel_l2 {row['rel_l2']:.3g}, "
+              f"same top-1 {row['top1_equal']}, lead of the reference's first {row['margin']:.3g}")
+print(block["check"])
+PY
+# --8<-- [end:look]
 
 # ---- the cost -------------------------------------------------------------------------------------------------------
 
