@@ -35,7 +35,7 @@ def test_every_step_writes_what_it_says() -> None:
 def test_every_program_exists_and_the_whole_run_fits_in_ten_minutes_on_one_gpu() -> None:
     for step in PLAN:
         for program in step.programs:
-            assert (repo_root() / program.script).is_file(), program.script
+            assert program.script == "-m" or (repo_root() / program.script).is_file(), program.script
     assert sum(step.seconds for step in PLAN if step.gpus == 1) <= 600
 
 

@@ -69,6 +69,7 @@ def build_plan(settings: Settings) -> tuple[Step, ...]:
         step_parts(settings),
         engines(settings),
         kernels(settings),
+        marked_tests(),
     )
 
 
@@ -285,3 +286,9 @@ def kernels(settings: Settings) -> Step:
         "scripts/maintain/bench_kernels.py", ("--budget", "45"), alone=True, pending_on_cpu=True, timeout_s=150
     )
     return single(settings, "bench-kernels", "B.4", 60, program)
+
+
+def marked_tests() -> Step:
+    """The tests that only a GPU can run; no block, but a failure is a failure of the run."""
+    program = Program("-m", ("pytest", "-q", "-m", "gpu", "tests/numerics"), alone=True, expect=(0,))
+    return Step("gpu-tests", "tests", 40, (program,))
