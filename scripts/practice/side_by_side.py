@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -90,6 +91,7 @@ def main(
     max_model_len: int, seqs: int, tokens: int, start_s: float, out: Path,
 ) -> None:  # fmt: skip
     """Ends with the report's verdict; a run that fails stops the comparison with its own."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped too
     check_writable(out)
     if not trace.is_file():
         raise LabError(f"no trace at {trace}; make one with `run.py trace --out {trace}`")

@@ -189,7 +189,7 @@ def test_endpoints_with_different_models_are_refused(tmp_path: Path) -> None:
 def test_a_server_of_another_kind_is_named(tmp_path: Path) -> None:
     async def main() -> None:
         async with stand_in(good, card=None) as url:
-            with pytest.raises(LabError, match="names no model in /v1/models .HTTP 404."):
+            with pytest.raises(LabError, match=r"names no model in /v1/models \(HTTP 404\)"):
                 await run_load(tmp_path, url)
 
     asyncio.run(main())
