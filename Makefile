@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 export NO_MKDOCS_2_WARNING := 1
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: lab test venv browser lint types site parity figures patches sums commands unit evidence clean help
+.PHONY: lab test test-vllm rehearsal venv browser lint types site parity figures patches sums commands unit evidence clean help
 
 help:
 	@echo "make lab    set up, run the CPU labs on the real engine, build the manual, print its address"
@@ -71,7 +71,15 @@ sums: venv
 unit: venv browser
 	$(PY) -m pytest
 
-test: venv browser lint types patches figures site parity commands sums unit
+# Chapter 6 beside a real vLLM: an environment of its own, several GB; a job apart from `make test`.
+test-vllm: venv
+	bash scripts/maintain/vllm_env.sh
+
+# The commands of the manual and the tests take minutes each and little of two cores: they run side by side.
+test: export OMP_NUM_THREADS := 1
+test: venv browser
+	$(MAKE) lint types patches figures parity sums site
+	$(MAKE) -j2 --output-sync=target commands unit
 
 clean:
 	rm -rf site build dist .cache .mypy_cache .ruff_cache .pytest_cache
