@@ -39,6 +39,7 @@ cut -c1-120 workloads/mixed.jsonl
 # tier: cpu
 # needs: 5-1-setup:working-copy, trace
 # prints: 12 requests: 12 length
+# timeout: 600
 # --8<-- [start:load]
 source env.sh
 python scripts/practice/run.py load --trace workloads/mixed.jsonl --mode wall --warmup-requests 2 \
@@ -102,6 +103,7 @@ python scripts/practice/run.py timeline --input runs/prefill-first.jsonl --out r
 # tier: cpu
 # block: prefill-first-rounds
 # needs: 5-1-setup:working-copy, trace
+# timeout: 600
 # --8<-- [start:rounds]
 source env.sh
 python scripts/practice/run.py load --trace workloads/mixed.jsonl --mode round --policy prefill_first \
@@ -130,7 +132,7 @@ python scripts/practice/run.py report --inputs runs/prefill-first-gpu.jsonl --ou
 # tier: cpu
 # block: arrivals
 # needs: 5-1-setup:working-copy
-# timeout: 600
+# timeout: 900
 # --8<-- [start:arrivals]
 source env.sh
 for ms in 1000 40 5; do
@@ -232,6 +234,7 @@ PY
 # tier: cpu
 # with: serve
 # prints: 12 requests: 12 length
+# timeout: 600
 # --8<-- [start:load-http]
 source env.sh
 python scripts/practice/run.py load --endpoints http://127.0.0.1:8801 --trace workloads/mixed.jsonl --mode wall \
@@ -269,6 +272,7 @@ PATCH
 # needs: change-solution
 # prints: runs/runtime-before.jsonl: same story
 # prints: runs/rounds-before.jsonl: same story
+# timeout: 600
 # --8<-- [start:change-check]
 source env.sh
 python scripts/practice/run.py simulate --out runs/runtime-cpu.jsonl | tail -2
