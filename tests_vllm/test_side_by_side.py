@@ -33,7 +33,10 @@ def test_exact_tokens_then_a_report(vllm_venv: Path, tiny_model: Path, tmp_path:
     rounded = evidence.load(tmp_path / "comparison-outputs.json")
     assert rounded["check"] in ("PASS", "REVIEW")
     assert rounded["result"]["different"] == 0
-    report = evidence.load(out)
+    summary = evidence.load(out)
+    assert summary["evidence"] == "cpu-engine"
+    assert [run["server"] for run in summary["result"]["runs"]] == ["lab", "vllm"]
+    report = evidence.load(tmp_path / "comparison-report.json")
     assert report["evidence"] == "cpu-engine"
     assert [run["log"] for run in report["result"]["measurements"]] == [
         "comparison-lab-1.jsonl",

@@ -18,11 +18,14 @@ from pathlib import Path
 
 import click
 
-from nanolab import cli
+from nanolab import cli, evidence
 from nanolab.errors import LabError
-from nanolab.evidence import check_writable, repo_root
+from nanolab.evidence import Recording, check_writable, repo_root
+from nanolab.load import sidebyside
 from nanolab.load.sidebyside import find_vllm, run_order, running, vllm_command, vllm_environment
 from nanolab.models import check_model_dir
+from nanolab.report import build, metrics, records
+from nanolab.verdicts import EvidenceType, Verdict
 
 SCRIPTS = repo_root() / "scripts"
 
@@ -38,6 +41,7 @@ class Setup:
     seqs: int
     tokens: int
     start_s: float
+    load_average: float  # of the last minute before the first run: a busy host measures itself
 
     def url(self, name: str) -> str:
         return f"http://127.0.0.1:{self.ports[name]}"
@@ -96,16 +100,41 @@ def main(
     if not trace.is_file():
         raise LabError(f"no trace at {trace}; make one with `run.py trace --out {trace}`")
     ports = {"lab": lab_port, "vllm": vllm_port}
-    setup = Setup(model, find_vllm(vllm_env), trace, out, ports, max_model_len, seqs, tokens, start_s)
+    busy = round(os.getloadavg()[0], 1)
+    setup = Setup(model, find_vllm(vllm_env), trace, out, ports, max_model_len, seqs, tokens, start_s, busy)
     check_model_dir(model)
     if exact_model is not None:
         check_model_dir(exact_model)
         check_outputs(setup, exact_model, "exact", "0.001")
     check_outputs(setup, model, "outputs", "0.25")
-    logs = [measure(setup, name, repeat) for name, repeat in run_order(repeats)]
+    order = run_order(repeats)
+    logs = [measure(setup, name, repeat) for name, repeat in order]
     if logs:
         inputs = ",".join(str(path) for path in sorted(logs))  # the lab's runs first: it is `before`
-        _run("practice/run.py", "report", "--inputs", inputs, "--out", str(out))
+        report = setup.beside("report.json")
+        _run("practice/run.py", "report", "--inputs", inputs, "--out", str(report), may_review=True)
+        conclude_with(setup, report, order)
+
+
+def conclude_with(setup: Setup, report: Path, order: list[tuple[str, int]]) -> None:
+    """The block of the whole comparison; no stronger than its report."""
+    with Recording(
+        setup.out.stem,
+        title_en="The lab's server and vLLM: same trace, same limits, runs in swapped order",
+        title_zh="实验服务与 vLLM：同一份到达、同样的限制、交换顺序",
+        out=setup.out,
+        sources=[sidebyside, build, metrics, records],
+    ) as rec:
+        block = evidence.load(report)
+        rec.engine, rec.model, rec.device = block["engine"], block["model"], block["device"]
+        limits = {"max_model_len": setup.max_model_len, "batch_seqs": setup.seqs, "batch_tokens": setup.tokens}
+        rec.config = {"trace": setup.trace.name, "repeats": max(repeat for _, repeat in order), **limits}
+        rec.config["load_average_before"] = setup.load_average
+        rec.result = sidebyside.summarize(block["result"], order)
+        rec.volatile, rec.notes = list(rec.result), list(block["notes"])
+        for row in rec.result["runs"]:
+            click.echo("  ".join(f"{name}={value}" for name, value in row.items()))
+        rec.finish(Verdict(block["check"]), EvidenceType(block["evidence"]))
 
 
 def check_outputs(setup: Setup, model: Path, name: str, tolerance: str) -> None:

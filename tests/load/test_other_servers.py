@@ -23,6 +23,7 @@ from nanolab.serving.events import Ended
 from .helpers import trace_request
 
 Answer = Callable[[int, web.Request], Any]
+INFO = "model='m', tensor_parallel_size=1, enforce_eager=True, device_config=cpu, served_model_name=qwen3-demo"
 CARD = {"id": "qwen3-demo", "root": "/nowhere/model", "max_model_len": 512}
 
 
@@ -43,8 +44,10 @@ async def tokens(request: web.Request, count: int, error: str | None = None) -> 
 
 
 @contextlib.asynccontextmanager
-async def stand_in(answer: Answer, version: str | None = "0.32.0+cpu", card: Any = CARD) -> AsyncIterator[str]:
-    """vLLM's shape: an empty /health, /version, /v1/models; the n-th completion is answered by `answer(n, request)`."""
+async def stand_in(
+    answer: Answer, version: str | None = "0.32.0", card: Any = CARD, info: str | None = INFO
+) -> AsyncIterator[str]:
+    """vLLM's shape: an empty /health, the rest in other places; the n-th completion is answered by `answer(n, …)`."""
     seen = 0
 
     async def completions(request: web.Request) -> web.StreamResponse:
@@ -62,11 +65,16 @@ async def stand_in(answer: Answer, version: str | None = "0.32.0+cpu", card: Any
     async def show_version(_: web.Request) -> web.Response:
         return web.json_response({"version": version})
 
+    async def server_info(_: web.Request) -> web.Response:
+        return web.json_response({"vllm_config": info, "vllm_env": {}})
+
     app = web.Application()
     app.add_routes([web.get("/health", health), web.get("/v1/models", models)])
     app.add_routes([web.post("/v1/completions", completions)])
     if version is not None:
         app.add_routes([web.get("/version", show_version)])
+    if info is not None:
+        app.add_routes([web.get("/server_info", server_info)])
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -95,30 +103,32 @@ async def run_load(tmp_path: Path, *urls: str, warmup: int = 1) -> LoadSummary:
     return await load_remote(options, trace, lambda **_: None)
 
 
-def test_a_cpu_build_of_vllm_is_cpu_engine_evidence(tmp_path: Path, tiny_model: Path) -> None:
+def test_vllm_on_cpu_is_cpu_engine_evidence(tmp_path: Path, tiny_model: Path) -> None:
     async def main() -> None:
         async with stand_in(good, card=CARD | {"root": str(tiny_model)}) as url:
             summary = await run_load(tmp_path, url)
         header = read_log(tmp_path / "log.jsonl").header
         assert summary.is_clean
         assert (header.evidence, header.lateness_limit_ms) == ("cpu-engine", 100.0)
-        assert header.engine == {"kind": "vllm", "package": "vllm", "version": "0.32.0+cpu", "commit": None}
+        assert header.engine == {"kind": "vllm", "package": "vllm", "version": "0.32.0", "commit": None}
         assert header.model is not None
         assert (header.model["name"], header.model["synthetic"]) == ("tiny", True)
         assert header.device is not None
         assert header.device["kind"] == "cpu"
+        assert (header.config["execution"], header.config["tensor_parallel_size"]) == ("eager", 1)
         assert (header.config["served_model"], header.config["max_model_len"]) == ("qwen3-demo", 512)
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("version", ["0.32.0", None])
-def test_what_a_server_does_not_reveal_stays_open(tmp_path: Path, version: str | None) -> None:
+@pytest.mark.parametrize(("version", "info"), [("0.32.0", None), ("0.32.0", "device_config=tpu"), (None, None)])
+def test_what_a_server_does_not_reveal_stays_open(tmp_path: Path, version: str | None, info: str | None) -> None:
     async def main() -> None:
-        async with stand_in(good, version=version) as url:
+        async with stand_in(good, version=version, info=info) as url:
             await run_load(tmp_path, url)
         header = read_log(tmp_path / "log.jsonl").header
         assert (header.evidence, header.device, header.model) == (None, None, None)
+        assert (header.engine or {}).get("version") == version
 
     asyncio.run(main())
 

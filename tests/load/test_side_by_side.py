@@ -7,13 +7,22 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import repo_root
-from nanolab.load.sidebyside import find_vllm, run_order, running, stored_dtype, vllm_command, vllm_environment
+from nanolab.load.sidebyside import (
+    find_vllm,
+    run_order,
+    running,
+    stored_dtype,
+    summarize,
+    vllm_command,
+    vllm_environment,
+)
 from nanolab.models import make_tiny
 
 SERVER = """
@@ -109,3 +118,28 @@ def test_a_taken_port_is_named(tmp_path: Path) -> None:
         running(command, url, tmp_path / "two.txt", os.environ, 60),
     ):
         raise AssertionError("a second server was started")
+
+
+def measurement(log: str, ttft: float, averaged: bool = True) -> dict[str, Any]:
+    short = {"ttft_ms": {"p50": ttft}, "itl_ms": {"p50": 1.04}, "tpot_ms": {"n": 0}}
+    return {
+        "log": log,
+        "averaged": averaged,
+        "lateness_ms": {"max_ms": 0.5},
+        "throughput": {"tokens_per_s": 100.0},
+        "observers": {"client": {"all": {}, "short": short}},
+    }
+
+
+def test_a_summary_has_a_row_a_run_and_leaves_what_is_not_averaged_out_of_the_medians() -> None:
+    order = run_order(2)
+    logs = {"c-lab-1": 10.0, "c-lab-2": 30.0, "c-vllm-1": 20.0, "c-vllm-2": 99.0}
+    measurements = [measurement(f"{log}.jsonl", ttft, averaged=log != "c-vllm-2") for log, ttft in logs.items()]
+    found = summarize({"measurements": measurements}, order)
+    assert [(row["run"], row["server"], row["short_ttft_ms"]) for row in found["runs"]] == [
+        (1, "lab", 10.0), (2, "vllm", 20.0), (3, "vllm", 99.0), (4, "lab", 30.0),
+    ]  # fmt: skip
+    assert [row["averaged"] for row in found["runs"]] == [True, True, False, True]
+    assert (found["medians"]["lab"]["runs"], found["medians"]["lab"]["short_ttft_ms"]) == (2, 20.0)
+    assert (found["medians"]["vllm"]["runs"], found["medians"]["vllm"]["short_ttft_ms"]) == (1, 20.0)
+    assert found["medians"]["lab"]["short_tpot_ms"] is None

@@ -15,12 +15,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import msgspec
 
 from nanolab.errors import LabError, MissingPrerequisite
 
-__all__ = ["find_vllm", "run_order", "running", "stored_dtype", "vllm_command", "vllm_environment"]
+__all__ = ["find_vllm", "run_order", "running", "stored_dtype", "summarize", "vllm_command", "vllm_environment"]
 
 STOP_S = 30.0
 
@@ -61,11 +63,15 @@ def stored_dtype(model: Path) -> str:
 
 
 def vllm_environment(base: Mapping[str, str], vllm: Path) -> dict[str, str]:
-    """Offline, no usage report; on CPU 1 GiB of KV cache and as many threads as OMP_NUM_THREADS says."""
+    """Offline, no usage report, /server_info so that a log can name the device.
+
+    On CPU: 1 GiB of KV cache, and as many threads as OMP_NUM_THREADS says, as for the lab's engine.
+    """
     return {
         **base,
         "PATH": f"{vllm.parent}{os.pathsep}{base.get('PATH', '')}",
         "HF_HUB_OFFLINE": "1",
+        "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CPU_KVCACHE_SPACE": base.get("VLLM_CPU_KVCACHE_SPACE", "1"),
         "VLLM_CPU_OMP_THREADS_BIND": base.get("VLLM_CPU_OMP_THREADS_BIND", "nobind"),
@@ -74,7 +80,7 @@ def vllm_environment(base: Mapping[str, str], vllm: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], url: str, log: Path, env: Mapping[str, str], start_s: float) -> Iterator[None]:
-    """The server `command`, ready when `url`/health answers 200; SIGINT at the end, then its process group is gone."""
+    """The server `command`, ready when `url`/health answers 200; SIGTERM at the end, then its process group is gone."""
     if _answers(url):
         raise LabError(f"something already answers at {url}; stop it or choose another port")
     with log.open("wb") as output:
@@ -109,7 +115,7 @@ def _answers(url: str) -> bool:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     """vLLM's engine core is a child of its server: what is left of the group after the grace period is killed."""
     if process.poll() is None:
-        process.send_signal(signal.SIGINT)
+        process.terminate()
     try:
         process.wait(timeout=STOP_S)
     except subprocess.TimeoutExpired:
@@ -118,3 +124,47 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+# ---- the comparison --------------------------------------------------------------------------------------
+
+METRICS = ("tokens_per_s", "short_ttft_ms", "long_ttft_ms", "short_itl_ms", "short_tpot_ms", "long_tpot_ms")
+
+
+def summarize(report: Mapping[str, Any], order: Sequence[tuple[str, int]]) -> dict[str, Any]:
+    """One row a run, in the order of the runs, and each server's median over its repeats.
+
+    Medians of a run are taken over its requests (ITL: over its gaps); no sample of one run is mixed with another's.
+    Runs that the report does not average keep their row, marked, and stay out of the medians.
+    """
+    measured = {run["log"].removesuffix(".jsonl"): run for run in report["measurements"]}
+    runs = []
+    for number, (server, repeat) in enumerate(order, start=1):
+        run = next(run for name, run in measured.items() if name.endswith(f"-{server}-{repeat}"))
+        row = {"run": number, "server": server, **_metrics_of(run)}
+        runs.append(row | {"late_ms": run["lateness_ms"]["max_ms"], "averaged": run["averaged"]})
+    servers = dict.fromkeys(server for server, _ in order)
+    return {"runs": runs, "medians": {server: _medians(runs, server) for server in servers}}
+
+
+def _metrics_of(run: Mapping[str, Any]) -> dict[str, float | None]:
+    seen = run["observers"]["client"]
+
+    def median_of(name: str, metric: str) -> float | None:
+        value = seen.get(name, {}).get(metric, {}).get("p50")
+        return None if value is None else round(value, 1)
+
+    return {
+        "tokens_per_s": run["throughput"]["tokens_per_s"],
+        "short_ttft_ms": median_of("short", "ttft_ms"),
+        "long_ttft_ms": median_of("long", "ttft_ms"),
+        "short_itl_ms": median_of("short", "itl_ms"),
+        "short_tpot_ms": median_of("short", "tpot_ms"),
+        "long_tpot_ms": median_of("long", "tpot_ms"),
+    }
+
+
+def _medians(runs: Sequence[Mapping[str, Any]], server: str) -> dict[str, Any]:
+    mine = [run for run in runs if run["server"] == server and run["averaged"]]
+    found = {name: [run[name] for run in mine if run[name] is not None] for name in METRICS}
+    return {"runs": len(mine)} | {name: round(median(values), 1) if values else None for name, values in found.items()}
