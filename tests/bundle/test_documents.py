@@ -205,6 +205,13 @@ def test_a_missing_cpu_result_is_not_said_to_wait_for_a_gpu(lab: Path) -> None:
     assert "No result block has been recorded yet" in text
 
 
+def test_what_only_a_reader_can_make_is_listed_apart(lab: Path) -> None:
+    write(lab, {"docs/commands/6.sh": COMMANDS.replace("tier: gpu", "tier: doc").replace("walk-A", "vllm")})
+    text = documents.render(lab)["VALIDATION.md"]
+    after = text[text.index("To be made in an environment of your own") :]
+    assert "| `vllm-gpu` | `docs/commands/6.sh`: `walk-gpu` |" in after
+
+
 def test_a_setup_page_without_its_table_is_an_error(lab: Path) -> None:
     write(lab, {"docs/zh/ch5/5-1-setup.md": "# 5.1 {#setup}\n"})
     with pytest.raises(LabError, match="takes the reference host from that table"):

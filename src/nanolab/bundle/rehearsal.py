@@ -27,7 +27,7 @@ VENV = ".venv-nano"
 # The steps that need no host of the reader's, as the manual prints them.
 UNZIP = "5-1-setup:unzip"
 INSTALL = ("5-1-setup:venv", "5-1-setup:base-cpu")
-_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "PIP_INDEX_URL", "PIP_CONFIG_FILE", "SSL_CERT_FILE")
+_KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "SSL_CERT_FILE")
 
 Say = Callable[[str], object]
 
@@ -78,7 +78,7 @@ class _Rehearsal:
 
     def environment(self) -> dict[str, str]:
         """A reader's login: an empty home and nothing of the repository."""
-        kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+        kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("PIP_")}
         return kept | {"HOME": str(self.home), "GIT_CEILING_DIRECTORIES": str(self.home)}
 
     def run(self, package: Path, only: Sequence[str], *, venv: bool) -> Iterator[str]:

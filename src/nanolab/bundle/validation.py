@@ -38,6 +38,7 @@ def render(root: Path, store: BlockStore, place: Place) -> str:
         _checked(recorded),
         _waiting(waiting, Tier.GPU, "还在等 GPU 的 · Still waiting for a GPU"),
         _waiting(waiting, Tier.CPU, "还没有记录的 CPU 结果 · CPU results not recorded yet"),
+        _waiting(waiting, Tier.DOC, "要在自己的环境里做的 · To be made in an environment of your own"),
         _reference(root, recorded, place),
         _again(),
     )
@@ -123,9 +124,9 @@ def _waiting(waiting: Sequence[Missing], tier: Tier, title: str) -> Iterator[str
 
 
 def _tier(block: Missing) -> Tier:
-    """Where a missing block can be made: on a CPU if any section makes it there."""
+    """Where a missing block can be made: on a CPU if any section makes it there, else on a GPU."""
     tiers = {section.tier for section in block.sections}
-    return Tier.CPU if Tier.CPU in tiers else Tier.GPU
+    return next(tier for tier in (Tier.CPU, Tier.GPU, Tier.DOC) if tier in tiers)
 
 
 def _reference(root: Path, recorded: Sequence[Recorded], place: Place) -> Iterator[str]:
