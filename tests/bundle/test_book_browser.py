@@ -176,5 +176,15 @@ def test_the_multi_page_site_opens_from_disk(browser: Chrome, package: Package) 
     assert [url for url in requested(browser) if not url.startswith((site, "data:", "about:", "blob:"))] == []
 
 
+@pytest.mark.parametrize(("page", "word"), [("index.html", "调度器"), ("en/index.html", "scheduler")])
+def test_the_multi_page_site_is_searched_from_disk(browser: Chrome, package: Package, page: str, word: str) -> None:
+    site = (package.tree / "site").as_uri()
+    browser.get(f"{site}/{page}")
+    browser.execute_script("document.querySelector('[data-md-toggle=search]').click()")
+    wait(browser, "document.querySelector('[data-md-toggle=search]').checked")
+    browser.find_element("css selector", ".md-search__input").send_keys(word)
+    wait(browser, "document.querySelectorAll('.md-search-result__link').length > 0")
+
+
 def test_its_name_survives_an_address(address: str) -> None:
     assert address.endswith(quote(book.NAME))

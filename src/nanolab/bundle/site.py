@@ -13,8 +13,8 @@ from nanolab.errors import LabError
 __all__ = ["CONFIGS", "build", "copy"]
 
 CONFIGS = {"zh": "mkdocs.yml", "en": "mkdocs.en.yml"}  # the first build cleans site/, so the order matters
-# Of no use to a reader of the files: source maps and the list for search engines.
-_LEFT_OUT = ("*.map", "sitemap.xml", "sitemap.xml.gz")
+# Of no use to a reader of the files: source maps, the list for search engines, word splitters of other languages.
+_LEFT_OUT = ("*.map", "sitemap.xml", "sitemap.xml.gz", "wordcut.js", "tinyseg.js")
 # The rest of the caller's environment could change a page.
 _KEPT = ("PATH", "HOME", "TMPDIR", "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
