@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanolab.evidence import repo_root
-from nanolab.load.sidebyside import running, vllm_command, vllm_environment
+from nanolab.load.sidebyside import free_port, running, vllm_command, vllm_environment
 from nanolab.models import make_tiny
 
 START_S = 600.0
@@ -45,9 +44,3 @@ def start_vllm(vllm_venv: Path, tiny_model: Path, tmp_path: Path) -> StartVllm:
             yield url
 
     return start
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

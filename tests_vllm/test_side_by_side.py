@@ -11,8 +11,6 @@ from nanolab.evidence import repo_root
 from nanolab.load.trace import read_trace, write_trace
 from nanolab.models import make_tiny
 
-from .conftest import free_port
-
 SCRIPT = repo_root() / "scripts" / "practice" / "side_by_side.py"
 
 
@@ -24,7 +22,7 @@ def test_exact_tokens_then_a_report(vllm_venv: Path, tiny_model: Path, tmp_path:
     command = [
         *(sys.executable, str(SCRIPT), "--model", str(tiny_model), "--exact-model", str(exact)),
         *("--trace", str(trace), "--vllm-env", str(vllm_venv), "--repeats", "1", "--start-s", "600"),
-        *("--lab-port", str(free_port()), "--vllm-port", str(free_port()), "--out", str(out)),
+        *("--out", str(out)),
     ]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode in (0, 3), done.stdout + done.stderr  # 3: this host was busy, so the sender was late

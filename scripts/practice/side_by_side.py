@@ -22,7 +22,7 @@ from nanolab import cli, evidence
 from nanolab.errors import LabError
 from nanolab.evidence import Recording, check_writable, repo_root
 from nanolab.load import sidebyside
-from nanolab.load.sidebyside import find_vllm, run_order, running, vllm_command, vllm_environment
+from nanolab.load.sidebyside import find_vllm, free_port, run_order, running, vllm_command, vllm_environment
 from nanolab.models import check_model_dir
 from nanolab.report import build, metrics, records
 from nanolab.verdicts import EvidenceType, Verdict
@@ -83,8 +83,8 @@ class Setup:
     "--exact-model", type=click.Path(path_type=Path), help="A float32 model: its greedy tokens must all be equal."
 )
 @click.option("--repeats", default=3, show_default=True, help="Runs of each server; 0: correctness only.")
-@click.option("--lab-port", default=8801, show_default=True)
-@click.option("--vllm-port", default=8000, show_default=True)
+@click.option("--lab-port", default=0, show_default=True, help="0: any free port.")
+@click.option("--vllm-port", default=0, show_default=True, help="0: any free port.")
 @click.option("--max-model-len", default=1024, show_default=True, help="Context of both.")
 @click.option("--batch-seqs", "seqs", default=4, show_default=True, help="Sequences in a step at most, of both.")
 @click.option("--batch-tokens", "tokens", default=256, show_default=True, help="Token budget of a step, of both.")
@@ -99,7 +99,7 @@ def main(
     check_writable(out)
     if not trace.is_file():
         raise LabError(f"no trace at {trace}; make one with `run.py trace --out {trace}`")
-    ports = {"lab": lab_port, "vllm": vllm_port}
+    ports = {"lab": lab_port or free_port(), "vllm": vllm_port or free_port()}
     busy = round(os.getloadavg()[0], 1)
     setup = Setup(model, find_vllm(vllm_env), trace, out, ports, max_model_len, seqs, tokens, start_s, busy)
     check_model_dir(model)

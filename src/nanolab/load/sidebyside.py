@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.error
@@ -22,7 +23,16 @@ import msgspec
 
 from nanolab.errors import LabError, MissingPrerequisite
 
-__all__ = ["find_vllm", "run_order", "running", "stored_dtype", "summarize", "vllm_command", "vllm_environment"]
+__all__ = [
+    "find_vllm",
+    "free_port",
+    "run_order",
+    "running",
+    "stored_dtype",
+    "summarize",
+    "vllm_command",
+    "vllm_environment",
+]
 
 STOP_S = 30.0
 
@@ -43,6 +53,13 @@ def find_vllm(environment: Path) -> Path:
             "or, on a host without a GPU, run `bash scripts/maintain/vllm_env.sh`; --vllm-env names another place"
         )
     return command
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody has now, so that a run meets no server that was started by hand."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def vllm_command(vllm: Path, model: Path, port: int, *, max_model_len: int, seqs: int, tokens: int) -> list[str]:
