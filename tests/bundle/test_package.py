@@ -155,6 +155,7 @@ def test_documents_and_readme_fit_the_bundle(package: Package) -> None:
     readme = (package.tree / "README.md").read_text(encoding="utf-8")
     assert "{{" not in readme
     assert "离线包 v6" in readme
+    assert readme.count("python -m pip install -r requirements-cpu.txt\n") == 2
     for language in ("## 中文", "## English"):
         assert language in readme
 

@@ -41,6 +41,8 @@ REQUIRED = (
     *("validation/README.md", "validation/records.json", "validation/release.json", sums.NAME),
 )
 
+# The first steps that README.md shows, as the manual has them.
+_START = ("5-1-setup:venv", "5-1-setup:base-cpu", "5-1-setup:working-copy")
 _VERSION = re.compile(r"v\d+(?:\.\d+)*")
 
 
@@ -76,7 +78,7 @@ def assemble(source: Path, release: Release, destination: Path) -> None:
     _write(destination / book.NAME, book.build(source, built))
     for name, text in documents.render(source, documents.in_bundle).items():
         _write(destination / name, text)
-    _write(destination / "README.md", _readme(release))
+    _write(destination / "README.md", _readme(source, release))
     _validation(source, release, destination / "validation")
     final_report.init_notes(destination / "notes")
     (destination / "runs").mkdir()
@@ -90,8 +92,10 @@ def _copy(source: Path, destination: Path) -> None:
             shutil.copy2(source / name, destination / name)
 
 
-def _readme(release: Release) -> str:
-    words = {"version": release.version, "date": release.date, "commit": release.commit[:12] or "-"}
+def _readme(source: Path, release: Release) -> str:
+    sections = commands.load(source)
+    start = "\n".join(commands.find(sections, ref).body for ref in _START).rstrip("\n")
+    words = {"version": release.version, "date": release.date, "commit": release.commit[:12] or "-", "start": start}
     text = (ASSETS / "README.md").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: words[match[1]], text)
 
