@@ -15,6 +15,7 @@ from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import repo_root
 from nanolab.load.sidebyside import (
     find_vllm,
+    free_port,
     run_order,
     running,
     stored_dtype,
