@@ -72,8 +72,10 @@ unit: venv browser
 	$(PY) -m pytest
 
 # Chapter 6 beside a real vLLM: an environment of its own, several GB; a job apart from `make test`.
+test-vllm: export VLLM_VENV ?= $(CURDIR)/.venv-vllm
 test-vllm: venv
 	bash scripts/maintain/vllm_env.sh
+	$(PY) -m pytest tests_vllm
 
 # The commands of the manual and the tests take minutes each and little of two cores: they run side by side.
 test: export OMP_NUM_THREADS := 1
