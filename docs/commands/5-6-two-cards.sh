@@ -10,7 +10,7 @@ nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv
 # --8<-- [end:topology]
 
 # tier: cpu
-# block: tensor-parallel-shapes
+# block: principles-shapes-tp2
 # prints: PASS
 # --8<-- [start:shapes]
 source env.sh
