@@ -1,12 +1,19 @@
-"""Fixtures shared by every test: the teaching model, made once a session."""
+"""What every test shares: the teaching model, made once a session, and Triton's interpreter in place of a GPU."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from nanolab.models import make_tiny
+
+# Triton decides when a kernel's module is imported whether it will be interpreted, and any test may import one.
+sys.path.insert(0, str(Path(__file__).parent / "kernels"))
+import triton_interpreter
+
+triton_interpreter.enable()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Every test in this folder runs kernels: on CPU through Triton's interpreter, which must be chosen before import."""
+"""Every test in this folder runs kernels, on CPU through Triton's interpreter; tests/conftest.py switches it on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,3 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-import triton_interpreter
-
-triton_interpreter.enable()
