@@ -77,6 +77,11 @@ test-vllm: venv
 	bash scripts/maintain/vllm_env.sh
 	$(PY) -m pytest tests_vllm
 
+# The CPU path of the manual from the zip alone, in an empty home, with its own environment.
+rehearsal: venv
+	$(PY) scripts/maintain/bundle.py build --version v6
+	$(PY) scripts/maintain/bundle.py rehearse dist/nanovllm-inference-lab-v6.zip --venv
+
 # The commands of the manual and the tests take minutes each and little of two cores: they run side by side.
 test: export OMP_NUM_THREADS := 1
 test: venv browser

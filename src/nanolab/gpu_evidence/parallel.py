@@ -23,9 +23,11 @@ def parallel_steps(id_of: Callable[[str], str], trace: str) -> Iterable[Step]:
         apart = ("--dist-init", f"tcp://127.0.0.1:{29501 + gpu}", "--shm-name", f"nano_replica_{name}")
         return Server((*SIZES, "--worker-id", f"replica-{name}", *apart, "--out", log(file)), str(gpu))
 
-    def served(name: str, seconds: float, *servers: Server) -> Step:
+    def served(name: str, seconds: float, *servers: Server, router: str = "round_robin") -> Step:
         endpoints = ",".join(f"{{url{index}}}" for index in range(len(servers)))
-        load = Program(RUN, ("load", "--endpoints", endpoints, "--trace", trace, "--out", log(name)))
+        load = Program(
+            RUN, ("load", "--endpoints", endpoints, "--router", router, "--trace", trace, "--out", log(name))
+        )
         return Step(name, "5.6", seconds, (load,), files=(f"{id_of(name)}.jsonl",), servers=servers, gpus=2)
 
     walk = ("--case", "A", "--tp", "2", "--out", f"{{out}}/{id_of('quick-A-tp2')}.json")
@@ -42,6 +44,12 @@ def parallel_steps(id_of: Callable[[str], str], trace: str) -> Iterable[Step]:
     yield Step(name, "5.6.2", 4, (compared,), (id_of(name),), needs=needs, gpus=2)
     yield served("single-endpoint", 25, replica("a", 0, "server-single-endpoint"))
     yield served("replicas", 25, replica("a", 0, "server-replica-a"), replica("b", 1, "server-replica-b"))
+    pair = replica("a", 0, "server-replica-a-work"), replica("b", 1, "server-replica-b-work")
+    yield served("replicas-work", 25, *pair, router="expected_work")
+    routed = ("replicas", "replicas-work")
+    name, inputs = "router-comparison", ",".join(map(log, routed))
+    report = Program(RUN, ("report", "--inputs", inputs, "--out", f"{{out}}/{id_of(name)}.json"))
+    yield Step(name, "5.6.2", 4, (report,), (id_of(name),), needs=routed, gpus=2)
     apart = ("--dist-init", "tcp://127.0.0.1:29503", "--shm-name", "nano_tp_two")
     both = Server((*DOUBLE, "--tp", "2", "--worker-id", "tp2", *apart, "--out", log("server-tp2")), "0,1")
     yield served("tp2", 35, both)
