@@ -35,6 +35,7 @@ class Config:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
+    run_ahead: bool = True
     kvcache_block_size: int = 256
     num_kvcache_blocks: int = -1
     dist_init_method: str = "tcp://127.0.0.1:2333"

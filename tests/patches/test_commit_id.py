@@ -118,6 +118,20 @@ def test_the_working_copy_is_clean_small_and_installable(tmp_path: Path) -> None
     assert git("status", "--porcelain", cwd=root).stdout == "", "running and installing must not dirty the work tree"
 
 
+def test_what_the_working_copy_says_about_importing_it_works(tmp_path: Path) -> None:
+    """The lab is installed here, with the bundled engine on its path; PYTHONPATH comes before it."""
+    root = tmp_path / "engine"
+    create(root)
+    told = (root / "pyproject.toml").read_text("utf-8")
+    assert "PYTHONPATH" in told
+    assert "pip install -e" not in told
+    for path, expected in ((str(root), root), ("", repo_root() / "src")):
+        command = [sys.executable, "-c", "import nanoengine; print(nanoengine.__file__)"]
+        environment = os.environ | {"PYTHONPATH": path}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+        assert Path(done.stdout.strip()).is_relative_to(expected)
+
+
 def test_env_sh_says_the_same_commit() -> None:
     command = 'set -eu; source env.sh; printf %s "$NANO_COMMIT"'
     done = subprocess.run(["bash", "-c", command], cwd=repo_root(), capture_output=True, text=True, check=True)

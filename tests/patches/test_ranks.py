@@ -15,18 +15,13 @@ from typing import Any
 
 import pytest
 
+from nanolab.load.sidebyside import free_port
 from nanolab.sources import EngineSource
 
 from .conftest import Variant
 
 PROGRAM = Path(__file__).parent / "ranks_main.py"
 pytestmark = pytest.mark.slow
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def own_options() -> list[str]:

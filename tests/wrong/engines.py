@@ -98,8 +98,8 @@ WRONG = (
     ),
     wrong(
         "a finished sequence keeps its blocks", "chunks_and_budget", "(FINISHED) still holds",
-        (SCHEDULER, "                self.running.remove(seq)\n                self.block_manager.deallocate(seq)\n",
-         "                self.running.remove(seq)\n"),
+        (SCHEDULER, "        self.running.remove(seq)\n        self.block_manager.deallocate(seq)\n",
+         "        self.running.remove(seq)\n"),
     ),
     wrong(
         "the free list is last-in-first-out", "recorded_steps", "recorded [[",

@@ -54,15 +54,16 @@ class InputBuilder:
         self._batch = []  # the staging area no longer holds a decode step
         return StepHeader(True, layout.tokens, layout.rows, max(lens_q), max(lens_k), width, layout.words)
 
-    def decode(self, seqs: list[Sequence]) -> StepHeader:
-        """One token per sequence: the newest one, whose K and V this step writes."""
+    def decode(self, seqs: list[Sequence], input_ids: list[int] | None = None) -> StepHeader:
+        """One token per sequence: the newest one, whose K and V this step writes; `input_ids` stand in for them."""
         self.buffer.wait_until_writable()
         rows, layout, count = self.rows, self.buffer.decode_layout, len(seqs)
         total = np.array([seq.num_tokens for seq in seqs], np.int32)
         positions = total - 1
         page = positions // self.block_size
         tables_changed = self._update_rows(seqs, page + 1)
-        rows["input_ids"][:count] = [seq.last_token for seq in seqs]
+        rows["input_ids"][:count] = input_ids or [seq.last_token for seq in seqs]
+        rows["input_ids"][count:] = 0
         rows["positions"][:count] = positions
         rows["slot_mapping"][:count] = (
             self.tables[np.arange(count), page] * self.block_size + positions % self.block_size

@@ -8,6 +8,7 @@ import atexit
 import gc
 import json
 import os
+from collections.abc import Iterator
 from itertools import count
 from operator import index
 from time import perf_counter
@@ -22,6 +23,7 @@ from ..config import Config
 from ..errors import RequestError
 from ..sampling_params import SamplingParams
 from .model_runner import ModelRunner, owning, run_rank
+from .run_ahead import decode_ahead
 from .scheduler import Scheduler
 from .sequence import Sequence
 
@@ -35,7 +37,7 @@ class LLMEngine:
         config = Config.create(model, **options)
         self.tokenizer = AutoTokenizer.from_pretrained(config.model, local_files_only=True)
         context = mp.get_context("spawn")
-        events = [context.Event() for _ in range(1, config.tensor_parallel_size)]
+        events = [context.Semaphore(0) for _ in range(1, config.tensor_parallel_size)]
         self.processes = [
             context.Process(target=run_rank, args=(config, rank, event), daemon=True)
             for rank, event in enumerate(events, 1)
@@ -125,10 +127,31 @@ class LLMEngine:
         if seqs:
             token_ids = self.model_runner.run(seqs, is_prefill)
             self.scheduler.postprocess(seqs, token_ids, is_prefill)
-        finished = [seq for seq in seqs if seq.is_finished] + self.scheduler.take_exhausted()
-        for seq in finished:
+        ended = [seq for seq in seqs if seq.is_finished] + self.scheduler.take_exhausted()
+        return self.take_outputs(ended), num_tokens
+
+    def steps(self) -> Iterator[tuple[list[Output], int]]:
+        """What `step()` returns, until all requests have ended. Nothing may be added or aborted meanwhile.
+
+        With `run_ahead` a decode step is launched before the tokens of the one before it are read.
+        """
+        while not self.is_finished():
+            if self.may_run_ahead() and self.scheduler.next_decode_is_certain():
+                for ended, num_tokens in decode_ahead(self.scheduler, self.model_runner):
+                    yield self.take_outputs(ended), -num_tokens
+            else:
+                yield self.step()
+
+    def may_run_ahead(self) -> bool:
+        """Ranks that share a step's memory must have read one before the next is written."""
+        if os.environ.get("NANO_LAB_TRACE") == "1":
+            return False  # steps are shown where step() takes them
+        return self.config.run_ahead and self.config.tensor_parallel_size == 1
+
+    def take_outputs(self, ended: list[Sequence]) -> list[Output]:
+        for seq in ended:
             del self.requests[seq.seq_id]
-        return [(seq.seq_id, seq.completion_token_ids) for seq in finished], num_tokens
+        return [(seq.seq_id, seq.completion_token_ids) for seq in ended]
 
     def is_finished(self) -> bool:
         return self.scheduler.is_finished()
@@ -149,10 +172,11 @@ class LLMEngine:
         outputs: dict[int, list[int]] = {}
         rates = {"prefill": 0.0, "decode": 0.0}
         with tqdm(total=len(prompts), desc="Generating", dynamic_ncols=True, disable=not use_tqdm) as bar:
-            while not self.is_finished():
-                start = perf_counter()
-                finished, num_tokens = self.step()
-                rates["prefill" if num_tokens > 0 else "decode"] = abs(num_tokens) / (perf_counter() - start)
+            start = perf_counter()
+            for finished, num_tokens in self.steps():
+                now = perf_counter()
+                rates["prefill" if num_tokens > 0 else "decode"] = abs(num_tokens) / (now - start)
+                start = now
                 if use_tqdm:
                     bar.set_postfix({phase: f"{rate:.0f} tok/s" for phase, rate in rates.items()})
                     bar.update(len(finished))

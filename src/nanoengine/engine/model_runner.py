@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import Event
 from time import monotonic, sleep
 from urllib.parse import urlsplit
 
@@ -29,7 +28,8 @@ from ..utils.loader import load_model
 from .cuda_graph import LARGEST_GRAPH, DecodeGraphs, StepOutput, graph_sizes
 from .device_memory import explained, free_memory, ran_out
 from .input_builder import InputBuilder
-from .rank_channel import RankChannel
+from .rank_channel import RankChannel, Signal
+from .run_ahead import LaunchedStep
 from .sequence import Sequence
 from .step_buffer import StepBuffer, StepHeader
 
@@ -43,7 +43,7 @@ class ModelRunner:
         self,
         config: Config,
         rank: int = 0,
-        events: list[Event] | None = None,
+        events: list[Signal] | None = None,
         processes: Iterable[BaseProcess] = (),
         owned: ExitStack | None = None,
     ) -> None:
@@ -121,15 +121,18 @@ class ModelRunner:
             return
         self.store.set(f"{stage}/{self.rank}", "reached")
         deadline = monotonic() + COLLECTIVE_TIMEOUT.total_seconds()
-        for rank, process in enumerate(self.processes, 1):
+        for rank in range(1, len(self.processes) + 1):
             while not self.store.check([f"{stage}/{rank}"]):
-                if not process.is_alive():
-                    raise RankError(
-                        f"rank {rank} ended with exit code {process.exitcode} before {stage!r}; its own error is above"
-                    )
+                self.check_ranks(f"before {stage!r}; its own error is above")
                 if monotonic() > deadline:
                     raise RankError(f"rank {rank} did not reach {stage!r} within {COLLECTIVE_TIMEOUT.seconds} s")
                 sleep(0.02)
+
+    def check_ranks(self, when: str = "between two steps; start the engine again") -> None:
+        """Rank 0: a rank whose process has ended is an error, because the next collective would wait for it."""
+        for rank, process in enumerate(self.processes, 1):
+            if not process.is_alive():
+                raise RankError(f"rank {rank} ended with exit code {process.exitcode} {when}")
 
     def leave_group(self) -> None:
         if self.config.device == "cuda" and any(process.exitcode for process in self.processes):
@@ -137,18 +140,19 @@ class ModelRunner:
         else:
             dist.destroy_process_group()
 
-    def open_channel(self, events: list[Event]) -> None:
+    def open_channel(self, events: list[Signal]) -> None:
         """Rank 0 makes the shared memory, then the others open it."""
         name, words = self.config.shm_name, len(self.step_buffer.host)
         self.await_ranks("ready to run")
         if self.rank == 0:
-            self.channel = RankChannel(name, words, events, create=True)
+            self.channel = RankChannel(name, words, events, create=True, check_ranks=self.check_ranks)
             self.owned.callback(self.channel.close)
             self.owned.callback(self.channel.publish_exit)  # called first: the stack unwinds from the newest
         dist.barrier()
         if self.rank > 0:
             self.channel = RankChannel(name, words, events, create=False)
             self.owned.callback(self.channel.close)
+        self.await_ranks("shared memory open")  # an engine that is closed at once removes it
 
     def build_model(self) -> Qwen3ForCausalLM:
         default_dtype = torch.get_default_dtype()
@@ -269,6 +273,16 @@ class ModelRunner:
         output = self.run_model(inputs)
         return self.choose_tokens(output, inputs, seqs)
 
+    @torch.inference_mode()
+    def launch(self, seqs: list[Sequence], after: LaunchedStep | None) -> LaunchedStep:
+        """Start a decode step; what it reads as input ids are the candidates of the step `after`, if there is one."""
+        if after is None:
+            inputs = self.prepare_decode(seqs)
+        else:
+            inputs = self.send(self.inputs.decode(seqs, after.rows_of(seqs)))
+            inputs.input_ids.copy_(after.token_ids[inputs.input_ids])
+        return LaunchedStep(seqs, self.draw(self.run_model(inputs), inputs, seqs))
+
     def prepare_prefill(self, seqs: list[Sequence]) -> StepInputs:
         return self.send(self.inputs.prefill(seqs))
 
@@ -303,9 +317,14 @@ class ModelRunner:
         positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions
         return StepOutput(logits, sample(logits, inputs.temperatures, inputs.seeds, positions))
 
-    @torch.inference_mode()
     def choose_tokens(self, output: StepOutput, inputs: StepInputs, seqs: list[Sequence]) -> list[int]:
-        """Read the candidates; a batch with top-k or top-p draws again from its filtered logits."""
+        """Read the candidates: the one place where a plain step waits for the device."""
+        ids: list[int] = self.draw(output, inputs, seqs).tolist()
+        return ids
+
+    @torch.inference_mode()
+    def draw(self, output: StepOutput, inputs: StepInputs, seqs: list[Sequence]) -> torch.Tensor:
+        """[N] candidates on the device; a batch with top-k or top-p draws again from its filtered logits."""
         logits, token_ids = output
         assert logits is not None and token_ids is not None
         if self.inputs.filters_logits:
@@ -313,8 +332,7 @@ class ModelRunner:
             kept = keep_most_likely(logits, inputs.temperatures, top_k, top_p)
             positions = inputs.positions[inputs.last_rows] if inputs.is_prefill else inputs.positions
             token_ids = sample(kept, inputs.temperatures, inputs.seeds, positions)
-        ids: list[int] = token_ids.tolist()  # the one place where the host waits for the device
-        return ids
+        return token_ids
 
     # ---- other ranks -------------------------------------------------------------------------------------
 
@@ -354,7 +372,7 @@ def end_ranks(processes: list[BaseProcess]) -> None:
             process.join(max(0.0, deadline - monotonic()))
 
 
-def run_rank(config: Config, rank: int, event: Event) -> None:
+def run_rank(config: Config, rank: int, event: Signal) -> None:
     """Entry point of the process that is rank `rank` > 0."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; rank 0 says when to end
     with ExitStack() as owned:

@@ -1,13 +1,15 @@
 """How rank 0 of a tensor-parallel engine tells the other ranks what to run.
 
-One block of shared memory holds the current message; one event per rank says that it is new. The block is as large
+One block of shared memory holds the current message; one semaphore per rank says that it is new. The block is as large
 as the largest step the engine can schedule, and a message that would not fit is refused, never cut.
 A rank has always read a message before the next is written: every step ends in a collective that all ranks join.
+Posting a semaphore takes no lock and waits for nobody, so a rank that was killed cannot stop rank 0 here.
 """
 
+from collections.abc import Callable
 from multiprocessing import parent_process
 from multiprocessing.shared_memory import SharedMemory
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Semaphore
 
 import numpy as np
 
@@ -16,10 +18,20 @@ from .step_buffer import Int32Array, StepHeader
 
 HEADER_WORDS = 16
 EXIT = -1
+Signal = Semaphore  # counts the messages that one rank has not read
 
 
 class RankChannel:
-    def __init__(self, name: str, max_words: int, events: list[Event], *, create: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        max_words: int,
+        events: list[Signal],
+        *,
+        create: bool,
+        check_ranks: Callable[[], None] | None = None,
+    ) -> None:
+        """`check_ranks` raises if a rank has died; rank 0 asks it before every step, which all ranks must join."""
         size = 4 * (HEADER_WORDS + max_words)
         try:
             self._memory = SharedMemory(name=name, create=create, size=size if create else 0)
@@ -31,12 +43,15 @@ class RankChannel:
         self._words: Int32Array = np.ndarray(size // 4, np.int32, self._memory.buf)
         self._events = events
         self._owner = create
+        self._check_ranks = check_ranks
 
     def publish(self, header: StepHeader, words: Int32Array) -> None:
         """Rank 0: make one step visible to every other rank."""
         capacity = len(self._words) - HEADER_WORDS
         if len(words) > capacity:
             raise RankError(f"a step of {4 * len(words)} bytes does not fit the {4 * capacity} bytes of shared memory")
+        if self._check_ranks is not None:
+            self._check_ranks()
         fields = header.to_words()
         self._words[1 : 1 + len(fields)] = fields
         self._words[HEADER_WORDS : HEADER_WORDS + len(words)] = words
@@ -48,11 +63,10 @@ class RankChannel:
     def receive(self) -> tuple[StepHeader, Int32Array] | None:
         """Other ranks: wait for a step; None when the engine ends or rank 0 is gone."""
         (event,) = self._events
-        while not event.wait(timeout=1.0):
+        while not event.acquire(timeout=1.0):
             parent = parent_process()
             if parent is not None and not parent.is_alive():
                 return None
-        event.clear()
         count = int(self._words[0])
         if count == EXIT:
             return None
@@ -69,4 +83,4 @@ class RankChannel:
     def _signal(self, count: int) -> None:
         self._words[0] = count
         for event in self._events:
-            event.set()
+            event.release()

@@ -8,7 +8,7 @@ from collections import deque
 
 from ..config import Config
 from .block_manager import BlockManager
-from .sequence import Sequence, SequenceStatus
+from .sequence import UNREAD, Sequence, SequenceStatus
 
 
 class Scheduler:
@@ -140,9 +140,36 @@ class Scheduler:
                 continue  # a chunk in the middle of a prompt: its candidate means nothing
             seq.append_token(token_id)
             if reason := self.stop_reason(seq, token_id):
-                self.running.remove(seq)
-                self.block_manager.deallocate(seq)
-                seq.finish(reason)
+                self.end(seq, reason)
+
+    def end(self, seq: Sequence, reason: str) -> None:
+        self.running.remove(seq)
+        self.block_manager.deallocate(seq)
+        seq.finish(reason)
+
+    def next_decode_is_certain(self) -> bool:
+        """Whether the next batch, whatever tokens come, decodes all that runs: nobody waits, no block is short."""
+        if self.waiting or self.exhausted or not 0 < len(self.running) <= self.max_num_seqs:
+            return False
+        return len(self.block_manager.free_block_ids) >= len(self.running)
+
+    def settle(self, seqs: list[Sequence], token_ids: list[int]) -> list[Sequence]:
+        """Put the tokens of a step where its placeholders stand; returns the sequences that end with them.
+
+        A row without a placeholder belongs to a sequence that had ended when the step was accounted for.
+        """
+        ended = []
+        for seq, token_id in zip(seqs, token_ids, strict=True):
+            if seq.last_token != UNREAD:
+                continue
+            seq.token_ids[-1] = seq.last_token = token_id
+            if reason := self.stop_reason(seq, token_id):
+                if seq.is_finished:  # its length was known without the token
+                    seq.finish(reason)
+                else:
+                    self.end(seq, reason)
+                ended.append(seq)
+        return ended
 
     def stop_reason(self, seq: Sequence, token_id: int) -> str | None:
         if token_id in self.eos and not seq.ignore_eos:

@@ -11,6 +11,8 @@ from enum import Enum, auto
 
 from ..sampling_params import SamplingParams
 
+UNREAD = -1  # stands for a token that is still on the device (run_ahead.py)
+
 
 class SequenceStatus(Enum):
     WAITING = auto()

@@ -29,7 +29,9 @@ The engine of the lab without step trace (01), graph fallback (02), fair schedul
 """
 
 PYPROJECT = """\
-# The working copy as an installable package: pip install -e . --no-deps --no-build-isolation
+# The lab's programs need no install: they find this copy through NANO_DIR or --source. Your own script gets it with
+#     PYTHONPATH="$NANO_DIR" python my_script.py
+# An editable install would have no effect beside the lab's own, which brings the bundled nanoengine along.
 [build-system]
 requires = ["setuptools>=77"]
 build-backend = "setuptools.build_meta"

@@ -113,6 +113,11 @@ class EngineDriver:
         return str(hf_dtype).removeprefix("torch.") if self._upstream else str(self._config.dtype)
 
     @property
+    def execution(self) -> str:
+        """`graph` where decode steps replay captured graphs, else `eager`: the live engine's answer."""
+        return "eager" if self.device == "cpu" or self._config.enforce_eager else "graph"
+
+    @property
     def attention_backend(self) -> str:
         return "flash_attn" if self._upstream else str(self.engine.model_runner.attention.name)
 
@@ -219,6 +224,15 @@ class EngineDriver:
         finished = [self._live.pop(seq_id) for seq_id, _ in outputs]
         phase: Literal["prefill", "decode"] = "prefill" if is_prefill else "decode"
         return StepRecord(phase, self._batch_before, accepted, finished, num_tokens)
+
+    def check(self) -> None:
+        """Between steps: an error if the process of another rank has ended, which the next step would wait for."""
+        processes = self.engine.ps if self._upstream else self.engine.processes
+        for rank, process in enumerate(processes, 1):
+            if not process.is_alive():
+                raise ChildProcessError(
+                    f"rank {rank} ended with exit code {process.exitcode} between two steps; start the engine again"
+                )
 
     def close(self) -> None:
         """Stop the engine and release its device; a second call does nothing."""

@@ -73,7 +73,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the kernel's module when its name is first used (PEP 562)."""
+    """Import the kernel's module when its name is first used (PEP 562), and keep it: a launch should not look again."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = kernel = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    return kernel
