@@ -16,6 +16,7 @@ from nanolab.serving import delivery, worker
 from nanolab.verdicts import EvidenceType, Verdict
 
 TOKENS_PER_S, OWNER_US, LATENESS_MS = 20_000, 50.0, 5.0
+PACE = 1.25  # the paced engine's rate as a multiple of the target: joining, and steps a little late, cost some of it
 
 
 @click.command()
@@ -43,7 +44,7 @@ def main(streams: int, tokens: int, rate: float, seconds: float, out: Path | Non
         with bench.serving(log, "--simulated-step-ms", "0", *wide) as url:
             free = asyncio.run(bench.throughput(url, streams, tokens))
             late = asyncio.run(bench.sender_lateness(url, rate, seconds))
-        pace_ms = streams / (TOKENS_PER_S * 1.05) * 1e3
+        pace_ms = streams / (TOKENS_PER_S * PACE) * 1e3
         with bench.serving(log, "--simulated-step-ms", f"{pace_ms:.3f}", *wide) as url:
             paced = asyncio.run(bench.throughput(url, streams, tokens // 2))
         owner = asyncio.run(bench.owner_time(streams, tokens))
@@ -62,8 +63,9 @@ def main(streams: int, tokens: int, rate: float, seconds: float, out: Path | Non
         missed = []
         if busy > 0.5:
             rec.notes.append(f"the load average was {busy} before the run: the machine was not idle")
-        if free["tokens_per_s"] < TOKENS_PER_S:
-            missed.append(f"{free['tokens_per_s']} tokens/s is under {TOKENS_PER_S}")
+        for name, seen in (("at zero cost", free), ("paced", paced)):
+            if seen["tokens_per_s"] < TOKENS_PER_S:
+                missed.append(f"{seen['tokens_per_s']} tokens/s, engine {name}, is under {TOKENS_PER_S}")
         if owner["cpu_us_mean"] >= OWNER_US:
             missed.append(f"the owner thread spends {owner['cpu_us_mean']} us a step on events, not under {OWNER_US}")
         if late["p99_ms"] is None or late["p99_ms"] >= LATENESS_MS:

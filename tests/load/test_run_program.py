@@ -41,6 +41,21 @@ def test_simulate_passes_and_marks_its_log(program: ModuleType, tmp_path: Path) 
     assert b'"simulated":true' in (tmp_path / "runtime-cpu.jsonl").read_bytes().splitlines()[0]
 
 
+@pytest.mark.parametrize("command", ["load", "serve"])
+def test_graphs_without_a_gpu_are_pending_and_leave_no_log(
+    program: ModuleType, tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A CPU engine runs eagerly whatever it is asked: its log must not say `graph`."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    words = ["--trace", ROOT / "workloads" / "mixed.jsonl"] if command == "load" else ["--port", 0]
+    result = invoke(
+        program, command, *words, "--model", tiny_model, "--source", ROOT / "src", "--graph", "--out", tmp_path / "g"
+    )
+    assert (result.exit_code, last_line(result)) == (4, "PENDING")
+    assert "--graph replays CUDA graphs and torch sees no CUDA device; choose --eager here" in result.stderr
+    assert not (tmp_path / "g").exists()
+
+
 def test_trace_prints_the_manuals_numbers(program: ModuleType, tmp_path: Path) -> None:
     options = "--requests 12 --prompt-tokens 32 --long-prompt-tokens 768 --long-every 4 --max-tokens 64"
     words = f"{options} --interval-ms 40 --seed 17".split()

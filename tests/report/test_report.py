@@ -249,6 +249,15 @@ def test_a_report_claims_no_more_than_its_weakest_input(tmp_path: Path) -> None:
     assert evidence.load(tmp_path / "report.json")["evidence"] == "cpu-simulation"
 
 
+def test_a_report_names_as_many_gpus_as_its_widest_run_had(tmp_path: Path) -> None:
+    logs = []
+    for count in (1, 2):
+        device = {"kind": "cuda", "name": "Chip", "count": count, "driver": "1", "cuda": "1"}
+        logs.append(write(tmp_path / f"{count}.jsonl", some_events(count), evidence="gpu", device=device))
+    write_report(logs, tmp_path / "report.json", Slo(), quiet)
+    assert evidence.load(tmp_path / "report.json")["device"]["count"] == 2
+
+
 def test_an_invalid_input_makes_the_report_a_review(tmp_path: Path) -> None:
     late = write(tmp_path / "late.jsonl", client_life("r", 0, 900, [(950, 1)]), evidence=None)
     with pytest.raises(SystemExit) as left:

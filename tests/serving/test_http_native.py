@@ -13,13 +13,15 @@ import pytest
 
 from nanolab.errors import LabError
 from nanolab.serving import Reason, State, WorkerLimits
-from nanolab.serving.events import Finished
+from nanolab.serving.events import Finished, Step
+from nanolab.serving.launch import EngineOptions, prepare
+from nanolab.serving.responses import SendTimeout
 from nanolab.serving.server import bind
 from nanolab.serving.service import ServerSettings
 from nanolab.serving.simulated import SimulatedConfig, SimulatedHooks, simulated_tokens
 
 from .helpers import WAIT_S, Gate, check_lives
-from .live import live_server
+from .live import Live, live_server
 
 
 def test_generate_sends_accepted_then_events_then_one_terminal_line() -> None:
@@ -206,6 +208,32 @@ def test_a_client_that_reads_nothing_is_a_slow_consumer_and_slows_nobody(monkeyp
     assert (end.reason, end.message) == (Reason.SLOW_CONSUMER, "nothing was read for 0.2 s")
 
 
+def test_a_send_may_take_its_seconds_and_the_time_between_sends_is_free() -> None:
+    async def main() -> list[str]:
+        loop, seen = asyncio.get_running_loop(), []
+        try:
+            async with SendTimeout(0.05) as limit:
+                await asyncio.sleep(0.12)  # nothing is being sent: longer than a send may take
+                for _ in range(4):  # four sends of 20 ms: together longer than one may take
+                    limit.begin()
+                    await asyncio.sleep(0.02)
+                    limit.end()
+                seen.append("sent")
+                limit.begin()
+                began = loop.time()
+                await asyncio.sleep(WAIT_S)
+        except TimeoutError:
+            seen.append("timed out in time" if 0.04 < loop.time() - began < 5 else "timed out at the wrong time")
+        return seen
+
+    assert asyncio.run(main()) == ["sent", "timed out in time"]
+
+
+def test_the_simulated_engine_has_blocks_for_every_request_of_a_step() -> None:
+    engine = prepare(EngineOptions(simulated=True, max_model_len=864, batch_seqs=256)).create()
+    assert engine.num_blocks * engine.block_size >= 256 * 864
+
+
 def test_engine_failure_ends_streams_and_health_says_why() -> None:
     gate = Gate()
 
@@ -225,6 +253,55 @@ def test_engine_failure_ends_streams_and_health_says_why() -> None:
             assert (status, answer["status"], answer["reason"]) == (503, "dead", "RuntimeError: injected fault")
             async with live.http.post(live.url + "/generate", data=b'{"prompt": "x"}') as response:
                 assert (response.status, response.headers["retry-after"]) == (503, "1")
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_breaks_while_idle_is_noticed_without_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nanolab.serving.worker.IDLE_CHECK_S", 0.01)
+    is_broken = threading.Event()
+
+    def check(engine: object) -> None:
+        if is_broken.is_set():
+            raise ChildProcessError("rank 1 ended with exit code -9")
+
+    async def main() -> None:
+        async with live_server(hooks=SimulatedHooks(on_check=check)) as live:
+            assert (await live.get("/health"))[0] == 200
+            is_broken.set()
+            await live.until(lambda: live.worker.state is State.DEAD)
+            status, health = await live.get("/health")
+            assert (status, health["status"]) == (503, "dead")
+            assert health["reason"] == "ChildProcessError: rank 1 ended with exit code -9"
+
+    asyncio.run(main())
+
+
+def test_kv_usage_falls_with_a_cancel_and_not_with_the_next_step() -> None:
+    """The prompt holds 4 of 8 blocks when it is cancelled, and no request is left that would bring a step."""
+    gate = Gate()
+
+    async def kv_usage(live: Live) -> str:
+        async with live.http.get(live.url + "/metrics") as response:
+            lines = (await response.text()).splitlines()
+        return next(line.split()[-1] for line in lines if line.startswith("vllm:kv_cache_usage_perc"))
+
+    async def main() -> None:
+        config = SimulatedConfig(num_kvcache_blocks=8)
+        async with live_server(config=config, hooks=SimulatedHooks(after_step=gate.hook)) as live:
+            answer = asyncio.create_task(live.generate(request_id="r", prompt_token_ids=[1] * 64, max_tokens=60))
+            await asyncio.to_thread(gate.arrived)  # in the first step
+            gate.release()
+            await asyncio.to_thread(gate.arrived)  # in the second: the first one's usage can be read
+            assert await kv_usage(live) == "0.5"
+            cancelled = asyncio.create_task(live.post("/cancel", {"request_id": "r"}))
+            await live.until(lambda: bool(live.worker._releases))
+            gate.open()
+            assert (await cancelled)[1]["result"] == "cancelled"
+            assert await kv_usage(live) == "0.0"
+            assert (await answer)[-1]["reason"] == "cancelled"
+        steps = [event for event in live.events if isinstance(event, Step)]
+        assert steps[-1].free_blocks < 8  # the log's last step was before the cancel
 
     asyncio.run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import openai
@@ -12,10 +13,10 @@ import pytest
 
 from nanolab.load.runs import LoadOptions, run_in_process
 from nanolab.load.trace import write_trace
-from nanolab.serving.engine import CreateEngine, SamplingSpec
+from nanolab.serving.engine import CreateEngine, EngineFacts, SamplingSpec
 from nanolab.serving.eventlog import read_log
 from nanolab.serving.events import Finished, Step, Token
-from nanolab.serving.launch import EngineOptions
+from nanolab.serving.launch import EngineOptions, prepare
 from nanolab.serving.profiler import RANGES, StepProfiler
 from nanolab.sources import resolve
 
@@ -133,7 +134,7 @@ def test_load_on_the_real_engine_finds_prefill_chunks_without_tokens(tmp_path: P
     summary, log = small_load(tmp_path, tiny_model)
     assert summary.ends == {"length": 4}
     assert (log.header.simulated, log.header.evidence) == (False, "cpu-engine")
-    assert log.header.config["policy"] == "balanced"
+    assert (log.header.config["policy"], log.header.config["execution"]) == ("balanced", "eager")
     assert (log.header.engine or {})["kind"] in ("bundled", "working-copy")
     assert (log.header.model or {})["synthetic"] is True
     check_lives([event for event in log.events if event.observer == "engine"])
@@ -145,6 +146,31 @@ def test_load_on_the_real_engine_finds_prefill_chunks_without_tokens(tmp_path: P
     assert [event.batch[0][2:4] for event in chunks] == [(0, 64), (64, 64)]
     at = {event.step for event in log.events if isinstance(event, Token) and event.request_id == "r0003"}
     assert not at & {event.step for event in chunks}
+
+
+@pytest.mark.parametrize(
+    ("device", "enforce_eager", "execution"),
+    [
+        ("cuda", False, "graph"),
+        ("cuda", True, "eager"),  # asked for, or the memory ran out before all graphs were captured
+        ("cpu", False, "eager"),
+    ],
+)
+def test_the_execution_a_log_names_is_the_live_engines(
+    create: CreateEngine, monkeypatch: pytest.MonkeyPatch, device: str, enforce_eager: bool, execution: str
+) -> None:
+    engine: Any = create()
+    config = vars_of(engine.engine.config, device, enforce_eager)
+    monkeypatch.setattr(engine.engine, "config", SimpleNamespace(**config))
+    facts = EngineFacts.of(engine)
+    asked_for_graphs = prepare(EngineOptions(simulated=True, eager=False))
+    assert asked_for_graphs.revealed(facts)["execution"] == facts.execution == execution
+    engine.close()
+
+
+def vars_of(config: Any, device: str, enforce_eager: bool) -> dict[str, Any]:
+    names = ("hf_config", "max_model_len", "max_num_seqs", "kvcache_block_size")
+    return {name: getattr(config, name) for name in names} | {"device": device, "enforce_eager": enforce_eager}
 
 
 def test_round_mode_on_the_real_engine_repeats_exactly(tmp_path: Path, tiny_model: Path) -> None:

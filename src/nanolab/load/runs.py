@@ -125,7 +125,7 @@ class InProcessRun:
 
     def header(self, facts: EngineFacts, warmup: Sequence[TraceRequest]) -> RunHeader:
         options, evidence = self.options, self.launch.evidence(facts)
-        config = self.launch.revealed | {
+        config = self.launch.revealed(facts) | {
             "mode": options.mode,
             "max_active": options.max_active,
             "max_model_len": facts.max_model_len,

@@ -74,9 +74,10 @@ def _engine(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def _device(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """The device of the inputs with the strongest evidence, since a report on GPU runs names the GPU."""
+    """A report on GPU runs names the GPU, and as many of them as the widest of its runs had."""
     devices = [run.header.device for run in runs if run.header.device is not None]
-    return next((device for device in devices if device["kind"] == "cuda"), devices[0] if devices else None)
+    gpus = [device for device in devices if device["kind"] == "cuda"]
+    return max(gpus, key=lambda device: int(device["count"])) if gpus else devices[0] if devices else None
 
 
 def _common(runs: Sequence[Run], name: str) -> dict[str, Any] | None:

@@ -15,7 +15,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanolab.serving.events import Event, Finished, Reason, Step, Token
+from nanolab.serving.events import Event, Finished, Reason, Step, Submitted, Token
+from nanolab.serving.lifecycle import CancelAnswer
 from nanolab.serving.requests import GenerationRequest
 from nanolab.serving.stream import Stream
 
@@ -42,6 +43,22 @@ class Ticket:
     @property
     def request_id(self) -> str:
         return self.request.request_id
+
+    def submitted(self, stamp: dict[str, Any]) -> Submitted:
+        """The first event of its life; `stamp` holds the fields every engine event carries."""
+        return Submitted(
+            **stamp,
+            prompt_tokens=len(self.request.prompt_token_ids),
+            max_tokens=self.request.sampling.max_tokens,
+            request_class=self.request.request_class,
+        )
+
+    def settle(self) -> None:
+        """Answer the cancel calls that wait for the outcome, which is certain now."""
+        cancelled = self.end_reason is Reason.CANCELLED
+        for answer in self.answers:
+            answer.set_result(CancelAnswer.CANCELLED if cancelled else CancelAnswer.ALREADY_FINISHED)
+        self.answers.clear()
 
 
 @dataclass(slots=True)

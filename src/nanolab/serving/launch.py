@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from nanolab.errors import LabError
+from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import describe_device
 from nanolab.serving.engine import CreateEngine, EngineFacts
 from nanolab.serving.events import RunHeader
@@ -70,13 +70,12 @@ class Launch:
     model_id: str
     model_root: str
 
-    @property
-    def revealed(self) -> dict[str, Any]:
-        """What a server says about itself in /health, and a log in its header."""
+    def revealed(self, facts: EngineFacts) -> dict[str, Any]:
+        """What a server says about itself in /health, and a log in its header; `facts` are the live engine's."""
         return {
             "policy": self.options.policy,
             "tensor_parallel_size": self.options.tp,
-            "execution": None if self.options.simulated else "eager" if self.options.eager else "graph",
+            "execution": facts.execution,  # an engine that could not capture its graphs runs eagerly
             "simulated": self.options.simulated,
         }
 
@@ -94,6 +93,8 @@ def prepare(options: EngineOptions) -> Launch:
         return _prepare_simulated(options)
     if options.model is None:
         raise LabError("no model directory: pass --model, set MODEL_DIR (`source env.sh`), or choose --simulated")
+    if not options.eager:
+        _require_cuda()
     from nanolab.models import check_model_dir, describe_model
 
     check_model_dir(options.model)
@@ -111,6 +112,16 @@ def prepare(options: EngineOptions) -> Launch:
     )
 
 
+def _require_cuda() -> None:
+    """An engine on CPU always runs eagerly: a run that says `graph` would compare eager with eager."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingPrerequisite(
+            "--graph replays CUDA graphs and torch sees no CUDA device; choose --eager here, or run this on a GPU host"
+        )
+
+
 def _creator(source: EngineSource, model: Path, config: dict[str, Any]) -> CreateEngine:
     return lambda: source.create_engine(model, **config)
 
@@ -123,8 +134,8 @@ def _prepare_simulated(options: EngineOptions) -> Launch:
         max_num_batched_tokens=options.batch_tokens,
         max_num_seqs=options.batch_seqs,
         step_seconds=options.simulated_step_ms / 1e3,
-        # Room for every active request's whole context, whatever the context is.
-        num_kvcache_blocks=max(512, -(-options.max_model_len // 16) * 64),
+        # Room for the whole context of every request of a step, and of 64 at least: nobody is preempted for blocks.
+        num_kvcache_blocks=max(512, -(-options.max_model_len // 16) * max(64, options.batch_seqs)),
     )
     engine: dict[str, Any] = {
         "kind": "simulated",

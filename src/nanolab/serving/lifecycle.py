@@ -1,19 +1,32 @@
-"""The small types around a Worker: its states, its limits, what a cancel can answer, and promises it always keeps."""
+"""The small types around a Worker: its states, its limits, and the answers it owes to cancels and calls."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
 import sys
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
+from nanolab.serving.engine import Engine
 from nanolab.serving.requests import NotServing
 
-__all__ = ["CancelAnswer", "ClosedEngine", "State", "WorkerLimits", "promise", "settled_interpreter"]
+__all__ = [
+    "CancelAnswer",
+    "ClosedEngine",
+    "RecentIds",
+    "State",
+    "WorkerLimits",
+    "answered",
+    "promise",
+    "settled_interpreter",
+]
+
+T = TypeVar("T")
 
 # The owner thread and the event loop share one interpreter. Python's default turn of 5 ms would make every
 # handover, and every planned arrival, late by that much while the engine computes in Python.
@@ -60,6 +73,36 @@ def promise() -> Future[Any]:
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
+
+
+def answered(function: Callable[[Engine], T]) -> tuple[Callable[[Engine], None], Future[T]]:
+    """`function` as the owner thread runs it, and the future that gets its result or its exception."""
+    answer: Future[T] = promise()
+
+    def run(engine: Engine) -> None:
+        try:
+            answer.set_result(function(engine))
+        except Exception as error:
+            answer.set_exception(error)
+
+    return run, answer
+
+
+class RecentIds:
+    """The ids that finished last, so that a cancel can tell `already_finished` from `unknown`; the oldest go first."""
+
+    def __init__(self, capacity: int = 10_000) -> None:
+        self._capacity = capacity
+        self._ids: OrderedDict[str, None] = OrderedDict()
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._ids
+
+    def add(self, request_id: str) -> None:
+        self._ids[request_id] = None
+        self._ids.move_to_end(request_id)
+        while len(self._ids) > self._capacity:
+            self._ids.popitem(last=False)
 
 
 class ClosedEngine:

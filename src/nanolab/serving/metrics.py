@@ -55,7 +55,6 @@ class Metrics:
         label = {"model_name": model_id}
         self._times: dict[str, _Times] = {}
         self._unscheduled: set[str] = set()
-        self.num_blocks = 1
 
         def gauge(name: str, text: str) -> Gauge:
             return Gauge(name, text, ["model_name"], registry=self.registry).labels(**label)
@@ -112,8 +111,9 @@ class Metrics:
         for gap, times in gaps.items():
             self.itl.observe(gap / 1e9, times)
 
-    def render(self, queued: int, active: int) -> bytes:
-        """The text exposition; queue lengths are read now rather than after the last step."""
+    def render(self, queued: int, active: int, kv_usage: float) -> bytes:
+        """The text exposition; these three are the worker's now: a cancel changes them without a step."""
+        self.kv_usage.set(kv_usage)
         self.queued.set(queued)
         if not active:
             self.running.set(0)
@@ -124,7 +124,6 @@ class Metrics:
         self.steps.inc()
         self.running.set(event.running)
         self.waiting.set(max(0, len(self._times) - event.running))
-        self.kv_usage.set(1 - event.free_blocks / self.num_blocks)
         if self._unscheduled:
             for request_id in self._unscheduled.intersection(row[0] for row in event.batch):
                 self._unscheduled.discard(request_id)

@@ -128,7 +128,8 @@ async def health(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
-    return Response(service.metrics.render(*service.worker.queue_lengths), media_type=CONTENT_TYPE_LATEST)
+    text = service.metrics.render(*service.worker.queue_lengths, service.worker.kv_usage)
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 
 async def models(request: Request) -> Response:

@@ -1,5 +1,7 @@
 """StepProfiler: torch.profiler around a running engine's steps. It locates time; it never compares runs.
 
+Beside the trace it leaves the device memory that rank 0 has used at most, weights and KV pool included.
+
 Started after initialisation and warm-up, on the thread that owns the engine, through `Worker.call`. Four named
 ranges (step, prepare_prefill, prepare_decode, run_model) are put around the engine's own methods and taken off again.
 A CPU range includes waiting and is not kernel time. Only rank 0 is covered: other ranks are other processes.
@@ -7,6 +9,7 @@ A CPU range includes waiting and is not kernel time. Only rank 0 is covered: oth
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +31,14 @@ def _wake_kineto() -> None:
 
     with profile(activities=[ProfilerActivity.CPU], acc_events=True):
         pass
+
+
+def peak_memory_gib() -> dict[str, float]:
+    """What this process has held at most on its device: in tensors, and in all by PyTorch's allocator."""
+    import torch
+
+    peaks = {"tensors": torch.cuda.max_memory_allocated(), "allocator": torch.cuda.max_memory_reserved()}
+    return {name: round(peak / 2**30, 2) for name, peak in peaks.items()}
 
 
 class StepProfiler:
@@ -62,7 +73,7 @@ class StepProfiler:
         self._profile.__enter__()
 
     def stop(self, driver: Any = None) -> None:
-        """Stop recording if it still goes on, then write trace.json and operators.txt."""
+        """Stop recording if it still goes on, then write trace.json, operators.txt and, on a GPU, memory.json."""
         if self._profile is None:
             return
         self._end_recording()
@@ -74,6 +85,8 @@ class StepProfiler:
         header = f"rank 0 only; ranges {', '.join(self.ranges)}; sorted by {order}; CPU ranges include waiting\n\n"
         table = averages.table(sort_by=order, row_limit=SUMMARY_ROWS)
         (self.directory / "operators.txt").write_text(header + table, encoding="utf-8")
+        if on_gpu:
+            (self.directory / "memory.json").write_text(json.dumps(peak_memory_gib()), encoding="utf-8")
 
     def _end_recording(self) -> None:
         """Take the ranges off; the files are written later, when no request waits for it."""

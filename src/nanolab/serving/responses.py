@@ -76,8 +76,50 @@ class EventResponse(Response):
 
     async def _pump(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self._chunks) as chunks:
+        async with contextlib.aclosing(self._chunks) as chunks, SendTimeout(self._send_timeout_s) as limit:
             async for chunk in chunks:
-                async with asyncio.timeout(self._send_timeout_s):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                limit.begin()
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                limit.end()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class SendTimeout:
+    """TimeoutError in the `async with` once a send has taken `seconds`; the time between sends is free.
+
+    One timer a response, which looks how old the present send is, instead of one a send: nearly every send is over
+    at once, and a timer costs as much as the send.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._began: float | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timeout = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> SendTimeout:
+        await self._timeout.__aenter__()
+        self._look_after(self._seconds)
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._timeout.__aexit__(*exc)  # raises TimeoutError if it was this timeout that cancelled
+
+    def begin(self) -> None:
+        self._began = self._loop.time()
+
+    def end(self) -> None:
+        self._began = None
+
+    def _look_after(self, delay: float) -> None:
+        self._timer = self._loop.call_later(delay, self._look)
+
+    def _look(self) -> None:
+        left = self._seconds if self._began is None else self._began + self._seconds - self._loop.time()
+        if left > 0:
+            self._look_after(left)
+        else:
+            self._timeout.reschedule(self._loop.time())

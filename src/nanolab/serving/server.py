@@ -98,7 +98,7 @@ async def serve(
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(bound))
         stack.enter_context(_signals(stop, hurry))
-        tokenizer = await _start(worker, metrics, on_started)
+        tokenizer = await _start(worker, on_started)
         service = Service(
             worker, tokenizer, options.model_id, options.model_root, metrics, options.settings, options.facts
         )
@@ -118,10 +118,9 @@ async def serve(
     return worker.failure if worker.state is State.DEAD else None
 
 
-async def _start(worker: Worker, metrics: Metrics, on_started: Callable[[Worker], None] | None) -> Any:
+async def _start(worker: Worker, on_started: Callable[[Worker], None] | None) -> Any:
     """Load the engine; `on_started` runs before the first request can come. Returns the tokenizer."""
-    facts = await asyncio.to_thread(worker.start)
-    metrics.num_blocks = facts.num_blocks
+    await asyncio.to_thread(worker.start)
     try:
         if on_started is not None:
             on_started(worker)

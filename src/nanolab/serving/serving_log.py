@@ -45,7 +45,6 @@ async def serve_logged(
         limits=WorkerLimits(max_active, max_queued, stream_capacity),
         settings=ServerSettings(send_timeout_s=send_timeout_s),
         drain_s=drain_s,
-        facts=launch.revealed,
     )
     log: EventLog | None = None
 
@@ -53,6 +52,7 @@ async def serve_logged(
         nonlocal log
         facts = worker.facts
         header = _header(launch, worker)
+        options.facts.update(launch.revealed(facts))
         options.facts["evidence"] = header.evidence
         options.facts["runs_on"] = {"engine": header.engine, "model": header.model, "device": header.device}
         log = EventLog(out, header)
@@ -70,7 +70,7 @@ async def serve_logged(
 
 def _header(launch: Launch, worker: Worker) -> RunHeader:
     facts, limits = worker.facts, worker.limits
-    config = launch.revealed | {
+    config = launch.revealed(facts) | {
         "mode": "serve",
         "worker_id": worker.worker_id,
         "max_active": limits.max_active,

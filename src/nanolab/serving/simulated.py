@@ -34,6 +34,7 @@ class SimulatedHooks:
     before_step: Hook = _nothing  # the batch has not been chosen yet
     in_step: Hook = _nothing  # the batch is chosen, no token accepted yet
     after_step: Hook = _nothing  # tokens are accepted, finished sequences have left
+    on_check: Hook = _nothing  # the owner is idle and asks whether the engine is whole
     on_close: Hook = _nothing
 
 
@@ -100,6 +101,7 @@ class SimulatedEngine:
         self.num_blocks = self.config.num_kvcache_blocks
         self.device = "cpu"
         self.attention_backend = "simulated"
+        self.execution = None
         self.closed = False
         self._waiting: deque[SimulatedSequence] = deque()
         self._running: deque[SimulatedSequence] = deque()
@@ -158,6 +160,9 @@ class SimulatedEngine:
         self._ended = []
         self.hooks.after_step(self)
         return record
+
+    def check(self) -> None:
+        self.hooks.on_check(self)
 
     def close(self) -> None:
         if not self.closed:

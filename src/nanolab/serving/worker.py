@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from nanolab.errors import LabError
 from nanolab.serving.delivery import Delivery, Handover, Listener, RoundOutput, StepOutput, Ticket
 from nanolab.serving.engine import CreateEngine, Engine, EngineFacts
-from nanolab.serving.events import Admitted, Reason, Submitted, now_ns
-from nanolab.serving.lifecycle import CancelAnswer, ClosedEngine, State, WorkerLimits, promise
+from nanolab.serving.events import Admitted, Reason, now_ns
+from nanolab.serving.lifecycle import CancelAnswer, ClosedEngine, RecentIds, State, WorkerLimits, answered, promise
 from nanolab.serving.requests import (
     DuplicateRequest,
     GenerationRequest,
@@ -37,7 +37,7 @@ from nanolab.serving.stream import Stream
 __all__ = ["CancelAnswer", "State", "Worker", "WorkerLimits"]
 
 T = TypeVar("T")
-REMEMBERED_IDS = 10_000  # finished ids kept to tell `already_finished` from `unknown`
+IDLE_CHECK_S = 1.0  # how often an idle owner asks whether the engine is still whole
 EXIT_GRACE_S = 5.0  # after the drain deadline, for the step in progress and the engine's own close
 
 
@@ -65,6 +65,7 @@ class Worker:
         self._thread = threading.Thread(target=self._run, name=f"{worker_id}-owner", daemon=True)
         self._started: Future[EngineFacts] = Future()
         self._facts: EngineFacts | None = None
+        self._kv_usage = 0.0
 
         # Shared between threads, guarded by `_mail`.
         self._mail = threading.Condition()
@@ -74,7 +75,7 @@ class Worker:
         self._queue: deque[Ticket] = deque()  # of those, the ones that wait for admission
         self._releases: deque[Ticket] = deque()  # of those, the ones somebody asked to end
         self._calls: deque[Callable[[Engine], None]] = deque()
-        self._finished_ids: OrderedDict[str, None] = OrderedDict()
+        self._finished_ids = RecentIds()
         self._deadline = float("inf")  # of a drain, on time.monotonic
         self._abandoned = False  # close() gave up waiting for the owner thread; what it still does is not published
 
@@ -129,14 +130,7 @@ class Worker:
 
     def call(self, function: Callable[[Engine], T]) -> Future[T]:
         """Run `function(engine)` on the owner thread at the next safe boundary."""
-        answer: Future[T] = promise()
-
-        def run(engine: Engine) -> None:
-            try:
-                answer.set_result(function(engine))
-            except Exception as error:
-                answer.set_exception(error)
-
+        run, answer = answered(function)
         with self._mail:
             if self._state in (State.DEAD, State.CLOSED):
                 raise NotServing(f"worker {self.worker_id} is {self._state}")
@@ -178,6 +172,11 @@ class Worker:
         """(waiting for admission, active)."""
         return len(self._queue), len(self._active)
 
+    @property
+    def kv_usage(self) -> float:
+        """Share of the KV blocks in use after the latest step or release; 0 without an engine."""
+        return self._kv_usage
+
     # ---- owner thread: the loop --------------------------------------------------------------------------
 
     # --8<-- [start:run]
@@ -208,7 +207,7 @@ class Worker:
         self._started.set_result(self._facts)
 
     def _wait_for_work(self, engine: Engine) -> bool:
-        """Block while there is nothing to do; False when drained."""
+        """Block while there is nothing to do; False when drained, an error if the engine broke meanwhile."""
         with self._mail:
             while not self._abandoned:
                 if time.monotonic() >= self._deadline:
@@ -220,7 +219,8 @@ class Worker:
                     return False
                 if self._injecting:
                     return True
-                self._mail.wait()
+                self._mail.wait(IDLE_CHECK_S)
+                engine.check()
         return False
 
     def _begin_round(self) -> None:
@@ -273,12 +273,14 @@ class Worker:
 
     def _step(self, engine: Engine) -> None:
         """One engine step. A round that only released or injected something has none."""
+        self._kv_usage = 1 - engine.free_blocks / engine.num_blocks
         if not engine.has_work():
             return
         started = now_ns()
         record = engine.step()
         self._output.step += 1
         waiting, running = len(engine.waiting), len(engine.running)
+        self._kv_usage = 1 - engine.free_blocks / engine.num_blocks
         self._output.step_output = StepOutput(record, started, now_ns(), waiting, running, engine.free_blocks)
         for sequence in record.finished:
             ticket = self._active.pop(sequence.seq_id)
@@ -325,6 +327,7 @@ class Worker:
     def _free(self, engine: Engine | None) -> None:
         """Let go of the engine; answer whoever still waits for a safe boundary."""
         self._active.clear()
+        self._kv_usage = 0.0
         if engine is not None:
             try:
                 engine.close()
@@ -366,14 +369,8 @@ class Worker:
 
     def _forget(self, ticket: Ticket) -> None:
         self._open.pop(ticket.request_id, None)
-        self._finished_ids[ticket.request_id] = None
-        self._finished_ids.move_to_end(ticket.request_id)
-        while len(self._finished_ids) > REMEMBERED_IDS:
-            self._finished_ids.popitem(last=False)
-        cancelled = ticket.end_reason is Reason.CANCELLED
-        for answer in ticket.answers:
-            answer.set_result(CancelAnswer.CANCELLED if cancelled else CancelAnswer.ALREADY_FINISHED)
-        ticket.answers.clear()
+        self._finished_ids.add(ticket.request_id)
+        ticket.settle()
 
     def _release_slow_reader(self, ticket: Ticket) -> None:
         with self._mail:
@@ -383,13 +380,7 @@ class Worker:
 
     def _publish_opening(self, ticket: Ticket) -> None:
         """Published before the owner can see the request, so `submitted` comes first."""
-        request = ticket.request
-        event = Submitted(
-            **self._stamp(ticket),
-            prompt_tokens=len(request.prompt_token_ids),
-            max_tokens=request.sampling.max_tokens,
-            request_class=request.request_class,
-        )
+        event = ticket.submitted(self._stamp(ticket))
         self._handover.put(RoundOutput(self._output.round, self._output.step, openings=[(ticket, event)]))
 
     def _publish_refusal(self, ticket: Ticket, message: str) -> None:
