@@ -144,7 +144,7 @@ def finish_collection(
     if rec.result.get("buckets"):
         click.echo(f"captured buckets: {rec.result['buckets']}")
     for name, route in rec.result.get("routes", {}).items():
-        click.echo(f"decode route of group {name}: {route}")
+        click.echo(f"decode route of group {name}: {route}" if route else f"no decode step in group {name}")
     rec.finish(Verdict.COLLECTED if len(run.rows) == suite.rows else Verdict.FAIL, evidence_type)
 
 

@@ -249,7 +249,8 @@ def shapes_example(tp: int) -> Example:
 def record(name: str, title_en: str, title_zh: str, out: Path | None, example: Callable[[], Example]) -> None:
     """PASS when every check holds. `static`: arithmetic only, no engine ran."""
     sources: list[Source] = [Path(__file__), nanolab.principles]
-    with Recording(f"principles-{name}", title_en=title_en, title_zh=title_zh, out=out, sources=sources) as rec:
+    block_id = out.stem if out else f"principles-{name}"
+    with Recording(block_id, title_en=title_en, title_zh=title_zh, out=out, sources=sources) as rec:
         rec.device = describe_device("cpu")
         facts, checks = example()
         rec.result.update(facts, checks=checks)

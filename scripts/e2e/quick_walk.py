@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pdb
 from pathlib import Path
 
@@ -14,13 +15,13 @@ from nanolab.models import describe_model
 from nanolab.verdicts import EvidenceType, Verdict
 
 
-def show(step: walk.Step) -> None:
-    """One line per sequence: total/cached/scheduled before the model, total/cached after."""
+def show(number: int, step: walk.Step) -> None:
+    """One line per sequence: the step's number, total/cached/scheduled before the model, total/cached after."""
     for name in step.batch:
         before = "/".join(map(str, step.before[name]))
         total, cached, outputs, status, blocks = step.after[name]
         after = f"{total}/{cached}  {status}  outputs={outputs} blocks={blocks}"
-        click.echo(f"  {step.phase:7} {name}  {before:>11}  ->  {after}")
+        click.echo(f"{number:3} {step.phase:7} {name}  {before:>11}  ->  {after}")
 
 
 @click.command()
@@ -51,7 +52,8 @@ def main(
             if debug:
                 engine_module = engine_source.module("engine.llm_engine")  # noqa: F841 - for the learner, in pdb
                 pdb.set_trace()
-            seen = walk.run_walk(driver, case, show if trace else None)
+            numbers = itertools.count(1)
+            seen = walk.run_walk(driver, case, (lambda step: show(next(numbers), step)) if trace else None)
             on_gpu = driver.device == "cuda"
         rec.result = seen.result()
         rows = walk.expected_rows(case_name, budget, max_num_seqs)

@@ -51,6 +51,14 @@ def test_block(principles: ModuleType, tmp_path: Path, arguments: list[str], fac
     assert {key: result[key] for key in facts} == facts
 
 
+@pytest.mark.parametrize("name", ["slots", "slots-of-mine"])
+def test_a_block_carries_the_name_of_its_file(principles: ModuleType, tmp_path: Path, name: str) -> None:
+    """Two runs of one example, kept side by side, must not be promoted over each other."""
+    out = tmp_path / f"{name}.json"
+    assert run(principles, "slots", "--out", str(out)).exit_code == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["id"] == name
+
+
 def test_timeline_rounds_are_readable_facts(principles: ModuleType, tmp_path: Path) -> None:
     first = block_of(principles, tmp_path, "timeline")["result"]["rounds"][0]
     assert first == {"inputs": ["t1", "t2", "t3"], "chosen": "t4", "kv_count": 3, "known_token_count": 4}

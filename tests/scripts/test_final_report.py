@@ -149,11 +149,29 @@ def test_a_cpu_block_does_not_settle_a_gpu_fact(tmp_path: Path) -> None:
     assert "| PASS | quick-A-gpu (真实 GPU 测量" in section(report(tmp_path), "最低证据")
 
 
-def test_one_gpu_does_not_settle_a_two_gpu_fact(tmp_path: Path) -> None:
-    put(tmp_path, "parallel-comparison", count=1)
-    assert "needs two GPUs" in waiting(tmp_path)["parallel-comparison"]
-    put(tmp_path, "parallel-comparison", count=2)
-    assert "parallel-comparison" not in waiting(tmp_path)
+def compared(*runs: tuple[str, int | None]) -> dict[str, Any]:
+    return {"measurements": [{"evidence": kind, "config": {"tensor_parallel_size": ranks}} for kind, ranks in runs]}
+
+
+@pytest.mark.parametrize(
+    ("count", "runs", "settled"),
+    [
+        (1, [("gpu", 1), ("gpu", 1), ("gpu", 2)], True),  # each rank has a card of its own, whatever one process saw
+        (1, [("gpu", 1), ("gpu", 1)], False),  # two replicas may have shared a card
+        (8, [("gpu", 1), ("gpu", None)], False),  # a host with eight cards, one in use
+        (1, [("gpu", 1), ("cpu-engine", 2)], False),  # two ranks on a CPU
+    ],
+)
+def test_only_a_run_over_two_gpus_settles_a_two_gpu_fact(
+    tmp_path: Path, count: int, runs: list[tuple[str, int | None]], settled: bool
+) -> None:
+    put(tmp_path, "parallel-comparison", count=count, result=compared(*runs))
+    reason = waiting(tmp_path).get("parallel-comparison", "")
+    assert reason == "" if settled else "needs two GPUs" in reason
+
+
+def test_the_shipped_comparison_ran_on_two_gpus() -> None:
+    assert "parallel-comparison" not in waiting(repo_root())
 
 
 def test_a_pending_block_gives_its_own_reason(tmp_path: Path) -> None:
@@ -173,11 +191,6 @@ def test_shipped_evidence_is_named_as_such_and_gives_way_to_a_run(tmp_path: Path
     assert "手册附带 · shipped" in section(report(tmp_path), "结论")
     put(tmp_path, "quick-A", "cpu-engine")
     assert "手册附带 · shipped" not in section(report(tmp_path), "结论")
-
-
-def test_a_block_may_go_by_the_id_its_script_gives_it(tmp_path: Path) -> None:
-    put(tmp_path, "principles-timeline", "static", directory="docs/evidence")
-    assert "generation-timeline" not in waiting(tmp_path)
 
 
 def test_a_broken_block_is_listed_and_claims_nothing(tmp_path: Path) -> None:

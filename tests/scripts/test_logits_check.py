@@ -42,6 +42,8 @@ def pair(request: pytest.FixtureRequest, tiny_model: Path, tmp_path_factory: pyt
         result, block = block_of(logits_check, place / backend, *arguments)
         assert block["check"] == "COLLECTED", result.output
         assert "rows=15 of 15" in result.stdout
+        assert "None" not in result.stdout
+        assert ("no decode step in group D" in result.stdout) == (backend == "nano")
     return place
 
 

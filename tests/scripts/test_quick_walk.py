@@ -157,8 +157,15 @@ def test_settings_without_stated_values_are_only_collected(tiny_model: Path, tmp
 
 def test_trace_prints_each_state(tiny_model: Path) -> None:
     result = run(quick_walk, "--case", "A", "--trace", "--model", tiny_model)
-    assert "prefill R1        3/0/3  ->  4/3  RUNNING" in result.stdout
-    assert "decode  R1        5/4/1  ->  6/0  FINISHED" in result.stdout
+    assert "  1 prefill R1        3/0/3  ->  4/3  RUNNING" in result.stdout
+    assert "  3 decode  R1        5/4/1  ->  6/0  FINISHED" in result.stdout
+
+
+def test_trace_gives_the_sequences_of_a_step_one_number(tiny_model: Path) -> None:
+    result = run(quick_walk, "--case", "B", "--trace", "--model", tiny_model)
+    steps = [line.split()[:3] for line in result.stdout.splitlines() if "  ->  " in line]
+    assert steps[:4] == [[n, phase, r] for n, phase in (("1", "prefill"), ("2", "decode")) for r in ("R1", "R2")]
+    assert [number for number, *_ in steps[4:]] == ["3", "4", "5"]
 
 
 def test_debug_stops_after_initialisation_with_the_module_at_hand(tiny_model: Path) -> None:
@@ -185,14 +192,10 @@ def test_an_unknown_source_names_the_next_step(tiny_model: Path, tmp_path: Path)
 # ---- tensor parallelism ---------------------------------------------------------------------------------
 
 TOKENS = """
-import json, os, socket, sys
+import json, os, sys
 from nanolab import sources
 from nanolab.cases import walk
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from nanolab.load.sidebyside import free_port
 
 def main():
     options = walk.ENGINE_OPTIONS | {"max_num_batched_tokens": 512, "max_num_seqs": 2, "dtype": "float32"}

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nanolab.errors import LabError
 from nanolab.evidence.promote import block_paths
@@ -123,9 +124,23 @@ def _why_pending(item: Expected, collection: Collection) -> str:
     if claim.evidence is not EvidenceType.GPU:
         words = " · ".join(EVIDENCE_WORDS[claim.evidence])
         return f"需要 GPU，现有证据只是 · needs a GPU; the block at hand is only: {words}"
-    if item.needs is Needs.TWO_GPUS and claim.block["device"]["count"] < 2:
-        return "需要两张 GPU，记录时只有一张 · needs two GPUs; it was recorded on one"
+    if item.needs is Needs.TWO_GPUS and not _spans_two_gpus(claim.block):
+        return "需要两张 GPU，而没有一次运行跨了两张卡 · needs two GPUs; none of its runs spanned two"
     return ""
+
+
+def _spans_two_gpus(block: Block) -> bool:
+    """Whether a GPU run among the block's inputs was tensor-parallel: each rank of an engine takes a card of its own.
+
+    `device.count` cannot tell: it counts the cards that one process saw, and saw is not used; of two replicas with a
+    card each, each saw one.
+    """
+    runs = block["result"].get("measurements", [])
+    return any(run["evidence"] == EvidenceType.GPU and _ranks(run) >= 2 for run in runs)
+
+
+def _ranks(run: dict[str, Any]) -> int:
+    return int(run["config"].get("tensor_parallel_size") or 1)
 
 
 _NOT_RUN = {

@@ -20,21 +20,17 @@ class Needs(StrEnum):
 
 @dataclass(frozen=True)
 class Expected:
-    """One block: id (its file is runs/ID.json), section, what it needs, and how to record it.
-
-    `also` is the id its script gives it where that differs from the file's name in the manual.
-    """
+    """One block: id (its file is runs/ID.json), section, what it needs, and how to record it."""
 
     id: str
     section: str
     needs: Needs
     command: str
-    also: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
         """The files, without suffix, that can hold it: a GPU record may stand beside the CPU one."""
-        return tuple(filter(None, (self.id, f"{self.id}-gpu", self.also)))
+        return self.id, f"{self.id}-gpu"
 
 
 @dataclass(frozen=True)
@@ -84,15 +80,15 @@ EXPECTED = (
              f"{_REPORT} --inputs runs/single-endpoint.jsonl,runs/replicas.jsonl,runs/tp2.jsonl "
              "--out runs/parallel-comparison.json"),
     Expected("tokenizer", "B.1.1", Needs.CPU,
-             "python scripts/e2e/principles.py tokenizer --out runs/tokenizer.json", "principles-tokenizer"),
+             "python scripts/e2e/principles.py tokenizer --out runs/tokenizer.json"),
     Expected("attention", "B.1.2", Needs.CPU,
-             "python scripts/e2e/principles.py attention --out runs/attention.json", "principles-attention"),
+             "python scripts/e2e/principles.py attention --out runs/attention.json"),
     Expected("generation-timeline", "B.1.3", Needs.CPU,
-             "python scripts/e2e/principles.py timeline --out runs/generation-timeline.json", "principles-timeline"),
+             "python scripts/e2e/principles.py timeline --out runs/generation-timeline.json"),
     Expected("kv-cache-math", "B.1.4", Needs.CPU,
-             "python scripts/e2e/principles.py cache --out runs/kv-cache-math.json", "principles-cache"),
+             "python scripts/e2e/principles.py cache --out runs/kv-cache-math.json"),
     Expected("memory-budget", "B.1.5", Needs.CPU,
-             "python scripts/e2e/principles.py memory --out runs/memory-budget.json", "principles-memory"),
+             "python scripts/e2e/principles.py memory --out runs/memory-budget.json"),
     Expected("cached-forward-check", "B.1.6", Needs.GPU,
              f"{_ANALYZE} cache --log runs/cached-forward.log --out runs/cached-forward-check.json"),
     Expected("lifecycle-check", "B.2.1", Needs.GPU,
@@ -102,7 +98,7 @@ EXPECTED = (
     Expected("scheduler-preemption", "B.2.2", Needs.CPU,
              "python scripts/e2e/cpu_scheduler.py preempt --out runs/scheduler-preemption.json"),
     Expected("kv-slots", "B.2.3", Needs.CPU,
-             "python scripts/e2e/principles.py slots --out runs/kv-slots.json", "principles-slots"),
+             "python scripts/e2e/principles.py slots --out runs/kv-slots.json"),
     Expected("kv-slots-runtime", "B.2.3", Needs.GPU,
              f"{_ANALYZE} slots --log runs/lifecycle.log --out runs/kv-slots-runtime.json"),
     Expected("model-shapes", "B.3", Needs.CPU,

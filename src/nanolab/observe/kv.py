@@ -76,7 +76,8 @@ class KVProbe:
         return values.contiguous().view({2: torch.int16, 4: torch.int32}[values.element_size()])
 
     def _block_sums(self) -> Any:
-        """[2, layers, blocks] int64"""
+        """[2 * layers, blocks] int64; a layer at a time, because widening a pool that fills the card would not fit."""
         import torch
 
-        return self._bits(self.cache).flatten(3).sum(-1, dtype=torch.int64)
+        layers = self.cache.flatten(0, 1)
+        return torch.stack([self._bits(layer).flatten(1).sum(-1, dtype=torch.int64) for layer in layers])
