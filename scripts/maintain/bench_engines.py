@@ -24,6 +24,7 @@ from nanolab.evidence import Recording, describe_device
 from nanolab.verdicts import EvidenceType, Verdict
 
 MARK = "RESULT "
+PLAIN = "/plain"  # a job run again with run_ahead=False: what launching ahead has bought
 
 
 def jobs() -> dict[str, dict[str, Any]]:
@@ -65,12 +66,15 @@ def measure(source: Path | None, model: Path, names: list[str], repeats: int, ba
     }
     params_class = engine_source.module("sampling_params").SamplingParams
     measured: dict[str, list[float]] = {}
-    for name in names:
-        requests = table[name]["requests"]
+    has_run_ahead = engine_source.kind != "upstream"
+    for number, name in enumerate(names + [name + PLAIN for name in names] * has_run_ahead):
+        requests = table[name.removesuffix(PLAIN)]["requests"]
+        if has_run_ahead:
+            engine.config = engine.config.replace(run_ahead=not name.endswith(PLAIN))
         params = [params_class(temperature=0.6, ignore_eos=True, max_tokens=out) for _, out in requests]
         measured[name] = []
-        for run in range(repeats + 1):
-            batch = prompts([length for length, _ in requests], run)
+        for run in range(name.endswith(PLAIN), repeats + 1):
+            batch = prompts([length for length, _ in requests], 100 * number + run)
             torch.cuda.synchronize()
             start = time.perf_counter()
             outputs = engine.generate(batch, params, use_tqdm=False)
@@ -79,7 +83,7 @@ def measure(source: Path | None, model: Path, names: list[str], repeats: int, ba
             produced = sum(len(output["token_ids"]) for output in outputs)
             if produced != sum(out for _, out in requests):
                 raise LabError(f"{name}: {produced} tokens came out, {sum(out for _, out in requests)} were asked for")
-            if run:  # the first run warms up
+            if run:  # run 0 warms the job up
                 measured[name].append(seconds)
     facts["runs"] = measured
     facts["peak_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
@@ -175,6 +179,8 @@ def main(
             rates = {label: tokens / statistics.median(fact["runs"][name]) for label, fact in facts.items()}
             floor = tokens / floor_seconds(requests, config, bandwidth)
             row: dict[str, Any] = {f"{label}_tokens_per_s": round(rate, 1) for label, rate in rates.items()}
+            if plain := facts["nanoengine"]["runs"].get(name + PLAIN):
+                row["plain_tokens_per_s"] = round(tokens / statistics.median(plain), 1)
             row |= {"floor_tokens_per_s": round(floor), "share_of_floor": round(rates["nanoengine"] / floor, 3)}
             if "against" in rates:
                 row |= {"ratio": round(rates["nanoengine"] / rates["against"], 2), "target": table[name]["target"]}

@@ -5,8 +5,8 @@ python scripts/maintain/gpu_evidence.py --model models/qwen3-0.6b-shape --upstre
 python scripts/maintain/gpu_evidence.py --only quick-A --only bench-engines
 python scripts/maintain/gpu_evidence.py --device cpu --quick --model models/tiny     # rehearse it without a GPU
 
-Blocks go to --out-dir; what is already there and current is not run again. A step that fails is reported and the
-rest goes on. Everything that is worth carrying home lies in one archive.
+Blocks go to --out-dir; what is already there and current is not run again (--resume: nor what an archive
+holds). A step that fails is reported and the rest goes on. Everything that is worth carrying home lies in one archive.
 """
 
 from __future__ import annotations
@@ -33,14 +33,17 @@ PACK_EVERY_S = 20.0  # the archive is rewritten at most this often, so that a ru
 @click.option("--model", type=click.Path(path_type=Path), envvar="MODEL_DIR", help="Model directory (MODEL_DIR).")
 @click.option("--out-dir", type=click.Path(path_type=Path), default="runs", show_default=True)
 @click.option("--archive", "packed", type=click.Path(path_type=Path), help="Default: OUT_DIR/evidence.tar.gz.")
-@click.option("--upstream", type=click.Path(path_type=Path, exists=True), help="Clone of nano-vLLM, for bench-engines.")
+@click.option("--resume", type=click.Path(path_type=Path, exists=True), help="Archive of an earlier run to go on from.")
+@click.option(
+    "--upstream", type=click.Path(path_type=Path, exists=True), help="Clone of nano-vLLM, for steps that drive it."
+)
 @click.option("--budget", default=520.0, show_default=True, help="Seconds; a step that would not fit is not begun.")
 @click.option("--only", multiple=True, metavar="STEP", help="This step and what it needs; may be repeated.")
 @click.option("--list", "only_list", is_flag=True, help="Print the steps and what they take; run nothing.")
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--quick", is_flag=True, help="Shorten the work of each step: a rehearsal, not evidence.")
 def main(
-    model: Path | None, out_dir: Path, packed: Path | None, upstream: Path | None, budget: float,
+    model: Path | None, out_dir: Path, packed: Path | None, resume: Path | None, upstream: Path | None, budget: float,
     only: tuple[str, ...], only_list: bool, device: str, quick: bool,
 ) -> None:  # fmt: skip
     started = time.monotonic()
@@ -57,6 +60,8 @@ def main(
     check_model_dir(model)
     out = out_dir.resolve()
     out.mkdir(parents=True, exist_ok=True)
+    if resume:
+        archive.read_archive(resume, out)
     target = packed.resolve() if packed else out / "evidence.tar.gz"
     scratch = Path(tempfile.mkdtemp(prefix="nanolab-evidence-"))
     try:

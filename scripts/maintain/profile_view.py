@@ -44,6 +44,9 @@ def main(directory: Path, log: Path, out: Path | None) -> None:
             "decode_steps": sum(step.phase == "decode" for step in steps),
             "top_kernels": profile.top_work(steps),
         }
+        memory = directory / "memory.json"
+        if memory.is_file():
+            rec.result["peak_memory_gib"] = json.loads(memory.read_text("utf-8"))
         rec.volatile += [*chosen, "steps", "decode_steps", "top_kernels"]
         rec.notes.append("profiled: the ranges locate time and are not compared with unprofiled runs")
         for name, step in chosen.items():

@@ -32,11 +32,12 @@ def test_every_step_writes_what_it_says() -> None:
             assert any(word.removeprefix("{out}/").startswith(stem) for word in words + servers), (step.name, name)
 
 
-def test_every_program_exists_and_the_whole_run_fits_in_ten_minutes_on_one_gpu() -> None:
+def test_every_program_exists_and_the_manuals_evidence_fits_in_ten_minutes_on_one_gpu() -> None:
     for step in PLAN:
         for program in step.programs:
             assert program.script == "-m" or (repo_root() / program.script).is_file(), program.script
-    assert sum(step.seconds for step in PLAN if step.gpus == 1) <= 600
+    evidence = [step for step in PLAN if step.gpus == 1 and step.blocks and not step.name.endswith("-upstream")]
+    assert sum(step.seconds for step in evidence) <= 600
 
 
 def test_every_gpu_block_that_the_manual_announces_is_made() -> None:
@@ -54,7 +55,8 @@ def test_every_gpu_block_that_the_manual_announces_is_made() -> None:
 
 def test_a_rehearsal_keeps_every_step_and_marks_every_block() -> None:
     rehearsal = build_plan(Settings(quick=True, suffix="-rehearsal"))
-    assert [step.name for step in rehearsal] == [step.name for step in PLAN]
+    once = [step.name for step in PLAN if not step.name.endswith(("-2", "-3"))]  # without the repeats of 5.6
+    assert [step.name for step in rehearsal] == once
     assert all(block.endswith("-rehearsal") for step in rehearsal for block in step.blocks)
 
 

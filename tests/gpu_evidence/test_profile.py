@@ -80,6 +80,10 @@ def test_the_picture_is_whole_and_names_both_phases(steps: list[profile.Profiled
     assert any(word.startswith("prefill: 0.10 ms") for word in words)
 
 
+def test_every_family_of_kernels_has_a_tone() -> None:
+    assert {*profile.FAMILIES, "other"} == set(profile_picture.TONE)
+
+
 def test_the_small_trace_starts_each_step_at_zero(steps: list[profile.ProfiledStep]) -> None:
     small = profile.small_trace(profile.typical(steps).values())
     starts = [event["ts"] for event in small["traceEvents"] if event["ph"] == "X" and event["name"] == "step"]

@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from nanolab.errors import LabError
 from nanolab.evidence import repo_root
 from nanolab.gpu_evidence import Program, Run, Step, archive
 from nanolab.gpu_evidence.host import Host, visible_gpus
@@ -173,3 +174,23 @@ def test_a_worker_that_is_closed_twice_is_no_error(tmp_path: Path) -> None:
     worker = Worker(tmp_path, {}, tmp_path / "err")
     worker.close()
     worker.close()
+
+
+def test_a_run_goes_on_from_an_archive(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "logs").mkdir(parents=True)
+    new.mkdir()
+    (old / "quick-A-gpu.json").write_text("{}")
+    (old / "logs" / "quick-A.err").write_text("PASS")
+    archive.write_archive(old, tmp_path / "evidence.tar.gz")
+    archive.read_archive(tmp_path / "evidence.tar.gz", new)
+    assert {p.relative_to(new).as_posix() for p in new.rglob("*") if p.is_file()} == {
+        "quick-A-gpu.json",
+        "logs/quick-A.err",
+    }
+    (new / "quick-A-gpu.json").write_text("newer")
+    archive.read_archive(tmp_path / "evidence.tar.gz", new)
+    assert (new / "quick-A-gpu.json").read_text() == "newer"
+    (tmp_path / "no.tar.gz").write_text("not an archive")
+    with pytest.raises(LabError, match="of an earlier run"):
+        archive.read_archive(tmp_path / "no.tar.gz", new)

@@ -7,10 +7,26 @@ import os
 import tarfile
 from pathlib import Path
 
-__all__ = ["write_archive"]
+from nanolab.errors import LabError
+
+__all__ = ["read_archive", "write_archive"]
 
 KEPT = (".json", ".jsonl", ".json.gz", ".log", ".md", ".svg", ".tsv", ".txt", ".err")
 LARGEST = 4 * 2**20  # bytes of one file
+
+
+def read_archive(source: Path, directory: Path) -> None:
+    """Unpack an earlier run's archive, so that this run goes on where that one ended, on another machine too.
+
+    What `directory` already holds stays as it is: it may be newer.
+    Collections come back without their logits and are made again; what only reads blocks and logs is not.
+    """
+    try:
+        with tarfile.open(source) as archive:
+            missing = [member for member in archive if not (directory / member.name).exists()]
+            archive.extractall(directory, missing, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        raise LabError(f"cannot unpack {source} ({error}); give the evidence.tar.gz of an earlier run") from error
 
 
 def write_archive(directory: Path, target: Path) -> list[str]:

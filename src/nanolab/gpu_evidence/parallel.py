@@ -1,34 +1,53 @@
-"""5.6: what two GPUs of one host are used for. Where there are not two, these steps are listed as not run."""
+"""5.6: what two GPUs of one host are used for. Where there are not two, these steps are listed as not run.
+
+Each deployment is measured `repeats` times, every time with servers of its own: a server that has run the trace once
+would find the long prompts in its prefix cache.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from nanolab.gpu_evidence.step import LOGITS, RUN, Program, Server, Step
 
 __all__ = ["parallel_steps"]
 
-SIZES = ("--batch-seqs", "4", "--max-active", "8")
-DOUBLE = ("--batch-seqs", "8", "--max-active", "16")
+SIZES = ("--policy", "balanced", "--batch-seqs", "4", "--max-active", "8")
+DOUBLE = ("--policy", "balanced", "--batch-seqs", "8", "--max-active", "16")
+APART = ("--dist-init", "tcp://127.0.0.1:29503", "--shm-name", "nano_tp_two")
 
 
-def parallel_steps(id_of: Callable[[str], str], trace: str) -> Iterable[Step]:
+def parallel_steps(id_of: Callable[[str], str], trace: str, repeats: int) -> Iterable[Step]:
     """`id_of` gives a name this run's suffix."""
 
     def log(name: str) -> str:
         return f"{{out}}/{id_of(name)}.jsonl"
 
-    def replica(name: str, gpu: int, file: str) -> Server:
+    def replica(name: str, gpu: int) -> Server:
         """Its own address and shared memory (patch 04), so that two engines of one host never meet."""
         apart = ("--dist-init", f"tcp://127.0.0.1:{29501 + gpu}", "--shm-name", f"nano_replica_{name}")
-        return Server((*SIZES, "--worker-id", f"replica-{name}", *apart, "--out", log(file)), str(gpu))
+        return Server((*SIZES, "--worker-id", f"replica-{name}", *apart), str(gpu))
 
-    def served(name: str, seconds: float, *servers: Server, router: str = "round_robin") -> Step:
+    def runs(name: str) -> list[str]:
+        return [f"{name}-{number}" for number in range(1, repeats + 1)]
+
+    def served(name: str, seconds: float, *servers: Server, router: str = "round_robin") -> Iterable[Step]:
         endpoints = ",".join(f"{{url{index}}}" for index in range(len(servers)))
-        load = Program(
-            RUN, ("load", "--endpoints", endpoints, "--router", router, "--trace", trace, "--out", log(name))
-        )
-        return Step(name, "5.6", seconds, (load,), files=(f"{id_of(name)}.jsonl",), servers=servers, gpus=2)
+        for run in runs(name):
+            asked = ("--endpoints", endpoints, "--router", router, "--trace", trace, "--out", log(run))
+            logged = (
+                replace(server, arguments=(*server.arguments, "--out", log(f"server{index}-{run}")))
+                for index, server in enumerate(servers)
+            )
+            load = Program(RUN, ("load", *asked))
+            yield Step(run, "5.6", seconds, (load,), files=(f"{id_of(run)}.jsonl",), servers=tuple(logged), gpus=2)
+
+    def reported(name: str, *deployments: str) -> Step:
+        logs = tuple(run for deployment in deployments for run in runs(deployment))
+        inputs = ",".join(map(log, logs))
+        report = Program(RUN, ("report", "--inputs", inputs, "--out", f"{{out}}/{id_of(name)}.json"))
+        return Step(name, "5.6.2", 5, (report,), (id_of(name),), needs=logs, gpus=2)
 
     walk = ("--case", "A", "--tp", "2", "--out", f"{{out}}/{id_of('quick-A-tp2')}.json")
     program = Program("scripts/e2e/quick_walk.py", walk, alone=True)
@@ -42,18 +61,24 @@ def parallel_steps(id_of: Callable[[str], str], trace: str) -> Iterable[Step]:
     compared = Program(LOGITS, ("compare", *sides, "--out", f"{{out}}/{id_of(name)}.json"))
     needs = ("engine-nano", "engine-nano-tp2")
     yield Step(name, "5.6.2", 4, (compared,), (id_of(name),), needs=needs, gpus=2)
-    yield served("single-endpoint", 25, replica("a", 0, "server-single-endpoint"))
-    yield served("replicas", 25, replica("a", 0, "server-replica-a"), replica("b", 1, "server-replica-b"))
-    pair = replica("a", 0, "server-replica-a-work"), replica("b", 1, "server-replica-b-work")
-    yield served("replicas-work", 25, *pair, router="expected_work")
-    routed = ("replicas", "replicas-work")
-    name, inputs = "router-comparison", ",".join(map(log, routed))
-    report = Program(RUN, ("report", "--inputs", inputs, "--out", f"{{out}}/{id_of(name)}.json"))
-    yield Step(name, "5.6.2", 4, (report,), (id_of(name),), needs=routed, gpus=2)
-    apart = ("--dist-init", "tcp://127.0.0.1:29503", "--shm-name", "nano_tp_two")
-    both = Server((*DOUBLE, "--tp", "2", "--worker-id", "tp2", *apart, "--out", log("server-tp2")), "0,1")
-    yield served("tp2", 35, both)
-    logs = ("single-endpoint", "replicas", "tp2")
-    name, inputs = "parallel-comparison", ",".join(map(log, logs))
-    report = Program(RUN, ("report", "--inputs", inputs, "--out", f"{{out}}/{id_of(name)}.json"))
-    yield Step(name, "5.6.2", 4, (report,), (id_of(name),), needs=logs, gpus=2)
+    pair = replica("a", 0), replica("b", 1)
+    both = Server((*DOUBLE, "--tp", "2", "--worker-id", "tp2", *APART), "0,1")
+    yield from served("single-endpoint", 14, pair[0])
+    yield from served("replicas", 16, *pair)
+    yield from served("tp2", 25, both)
+    yield reported("parallel-comparison", "single-endpoint", "replicas", "tp2")
+    yield from served("replicas-work", 16, *pair, router="expected_work")
+    yield reported("router-comparison", "replicas", "replicas-work")
+    yield profiled(id_of, trace)
+
+
+def profiled(id_of: Callable[[str], str], trace: str) -> Step:
+    """What the ranks of TP=2 say to each other, and how much memory one of them needs."""
+    name = id_of("profile-tp2")
+    directory, log = f"{{out}}/{name}", f"{{out}}/{name}.jsonl"
+    engine = ("--tp", "2", *DOUBLE, *APART)
+    recording = ("--profile-dir", directory, "--profile-steps", "20")
+    load = Program(RUN, ("load", "--trace", trace, *engine, *recording, "--out", log), alone=True)
+    arguments = ("--profile", directory, "--log", log, "--out", f"{directory}.json")
+    view = Program("scripts/maintain/profile_view.py", arguments)
+    return Step("profile-tp2", "5.6.2", 40, (load, view), blocks=(name,), gpus=2)

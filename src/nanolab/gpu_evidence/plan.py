@@ -65,11 +65,12 @@ def build_plan(settings: Settings) -> tuple[Step, ...]:
         *execution(settings),
         *service(settings),
         multi_turn(settings),
-        *parallel_steps(settings.id, settings.trace),
+        *parallel_steps(settings.id, settings.trace, 1 if settings.quick else 3),
         step_parts(settings),
         engines(settings),
         kernels(settings),
         marked_tests(),
+        *upstream(settings),
     )
 
 
@@ -273,12 +274,31 @@ def step_parts(settings: Settings) -> Step:
     return single(settings, "bench-step", "B.4", 28, program)
 
 
+def upstream(settings: Settings) -> Iterable[Step]:
+    """The labs' programs drive a clone of upstream as they drive the engine here, each in a process of its own.
+
+    Last, and beyond the ten minutes: upstream takes twenty seconds a process to start.
+    """
+    source = ("--source", "{upstream}")
+    walk = Program("scripts/e2e/quick_walk.py", ("--case", "A", *source), alone=True, pending_on_cpu=True)
+    forced = ("--backend", "nano", "--execution", "eager", *source)
+    rows = Program(LOGITS, forced, alone=True, pending_on_cpu=True)
+    generate = Program("scripts/labs/04_benchmark_engine.py", source, alone=True, pending_on_cpu=True)
+    for step in (
+        single(settings, "quick-A-upstream", "5.1.3", 20, walk),
+        collect(settings, "engine-upstream", "5.2.5", 20, rows),
+        compare(settings, "engine-logits-check-upstream", "5.2.5", ("engine-upstream", "engine-hf"), graph=False),
+        single(settings, "benchmark-upstream", "B.4", 30, generate),
+    ):
+        yield replace(step, requires="upstream")
+
+
 def engines(settings: Settings) -> Step:
     """The table of the targets; every engine runs in a process of its own."""
     program = Program(
         "scripts/maintain/bench_engines.py", ("--against", "{upstream}"), alone=True, pending_on_cpu=True, timeout_s=400
     )
-    return replace(single(settings, "bench-engines", "B.4", 145, program), requires="upstream")
+    return replace(single(settings, "bench-engines", "B.4", 180, program), requires="upstream")
 
 
 def kernels(settings: Settings) -> Step:

@@ -23,6 +23,7 @@ Event = dict[str, Any]
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 FAMILIES = {  # the first whose word is in the name, in lower case
+    "communication": ("nccl",),
     "attention": ("flash", "attention", "attend", "merge_kernel"),
     "linear": ("gemm", "gemv", "skinny", "nvjet", "cutlass", "splitk", "cublas", "linear", "matmul", "addmm", "::mm"),
     "norm": ("norm", "rsqrt", "rope"),
@@ -80,6 +81,7 @@ class ProfiledStep:
             "launches": len(self.launches),
             "work": self.kind,
             "kernels": len(self.work),
+            "communications": sum(family(span.name) == "communication" for span in self.work),
             "kernel_us": round(sum(span.us for span in self.work), 1),
             "busy_share": round(self.busy_us / self.span.us, 3),
             "by_family_us": {name: round(us, 1) for name, us in sorted(by_family.items(), key=lambda i: -i[1])},

@@ -12,7 +12,14 @@ __all__ = ["draw"]
 
 WIDTH, LEFT, RIGHT = 760.0, 84.0, 12.0
 LANE, PANEL = 20.0, 172.0
-TONE = {"attention": "s-warm", "linear": "s-accent", "norm": "s-cool", "copy": "s-fill", "other": "s-plain"}
+TONE = {
+    "attention": "s-warm",
+    "linear": "s-accent",
+    "norm": "s-cool",
+    "communication": "s-fill",
+    "copy": "s-fill",
+    "other": "s-plain",
+}
 TITLES = {"zh": "一轮 decode 与一轮 prefill 的时间线", "en": "A decode and a prefill step in time"}
 LANES = {  # CPU ranges, launches, kernels, operators, milliseconds
     "zh": ("CPU 区间", "启动", "GPU kernel", "CPU 算子", "毫秒"),
@@ -34,7 +41,7 @@ def draw(steps: Mapping[str, ProfiledStep], language: str) -> str:
             f'<title id="fig-profile-title">{TITLES[language]}</title>',
             f"<style>{style()}</style>",
             *body,
-            *legend(PANEL * len(steps) + 20),
+            *legend({family(span.name) for step in steps.values() for span in step.work}, PANEL * len(steps) + 20),
             "</svg>\n",
         ]
     )
@@ -87,12 +94,15 @@ def axis(us: float, scale: float, y: float, unit: str) -> list[str]:
     return [*pieces, text(LEFT - 8, y + 16, unit, "t-soft", "end")]
 
 
-def legend(y: float) -> list[str]:
+def legend(families: set[str], y: float) -> list[str]:
+    """The tones of the families that the picture holds."""
     pieces, x = [], LEFT
     for name, tone in TONE.items():
+        if name not in families:
+            continue
         pieces += [
             f'<rect class="shape {tone}" x="{x:g}" y="{y - 9:g}" width="12" height="10"/>',
             text(x + 18, y, name),
         ]
-        x += 96
+        x += 40 + 7 * len(name)
     return pieces
