@@ -9,7 +9,18 @@ import pytest
 from nanolab.evidence import repo_root
 from nanolab.manual import commands, runner
 
-SECTIONS = ("install-cpu", "offline-cpu", "stream", "ask", "load-lab", "load-vllm", "report", "bench", "bench-lab")
+SECTIONS = (
+    "install-cpu",
+    "offline-cpu",
+    "stream",
+    "ask",
+    "load-lab",
+    "load-vllm",
+    "report",
+    "bench",
+    "bench-lab",
+    "bench-check",
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,8 @@ python scripts/maintain/commands.py run --tier cpu --only 5-2-requests-and-kv --
 from __future__ import annotations
 
 import shutil
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -60,6 +62,7 @@ def _line(section: Section) -> str:
 )
 def run_command(tier: str, only: tuple[str, ...], workdir: Path | None, model: Path | None) -> None:
     """Execute every section of a tier, in order, in a scratch copy of the tree."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that no section's server is left behind
     root = repo_root()
     sections = commands.load(root)
     selected = runner.select(sections, Tier(tier), only)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from nanolab.evidence import repo_root
+
+
+@dataclass(frozen=True)
+class Package:
+    """The built zip and the same unpacked; read only."""
+
+    zip: Path
+    tree: Path
 
 
 def load_program() -> ModuleType:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import Package
+from browser_lab import requested, wait
+from bundle_lab import Package
 from selenium.webdriver import Chrome
-from selenium.webdriver.support.ui import WebDriverWait
 
 from nanolab.bundle import book
 
@@ -22,16 +20,6 @@ MATHS = "zh-appendix-b-b-1-mathematics"
 @pytest.fixture(scope="module")
 def address(package: Package) -> str:
     return (package.tree / book.NAME).as_uri()
-
-
-def wait(browser: Chrome, condition: str, *arguments: object) -> Any:
-    script = f"return {condition}"
-    return WebDriverWait(browser, 20).until(lambda d: d.execute_script(script, *arguments), condition)
-
-
-def requested(browser: Chrome) -> list[str]:
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
 
 
 @pytest.fixture

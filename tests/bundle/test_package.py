@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from bundle_lab import load_program, write
+from bundle_lab import Package, load_program, write
 from click.testing import CliRunner
-from conftest import Package
 
 from nanolab import final_report
 from nanolab.bundle import archive, book, check, contents, documents, release, scan, sums

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Package
+from bundle_lab import Package
 
 from nanolab.bundle import rehearsal
 from nanolab.errors import LabError

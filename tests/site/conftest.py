@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import http.server
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from browser_lab import headless_chromium
 from selenium import webdriver
-from selenium.webdriver.chrome.options import Options
-from selenium.webdriver.chrome.service import Service
 from site_lab import Lab, fill_gallery, make_lab, set_viewport
-
-CHROMIUM, CHROMEDRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
-CHROMIUM_FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",  # the network is cut
-)
 
 
 @pytest.fixture
@@ -43,19 +32,28 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="session")
+def served(gallery: Lab) -> Iterator[str]:
+    """The same site over http, for what a browser only does there."""
+    handler = functools.partial(_Quiet, directory=str(gallery.root / "site"))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """The test's output is not an access log."""
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[webdriver.Chrome]:
     """One headless browser with a fresh profile, no name resolution, and its network events logged."""
-    if not Path(CHROMIUM).exists() or not Path(CHROMEDRIVER).exists():
-        pytest.skip("no Chromium: apt-get install chromium chromium-driver fonts-noto-cjk")
-    options = Options()
-    options.binary_location = CHROMIUM
-    for flag in CHROMIUM_FLAGS:
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER))
-    driver.set_page_load_timeout(60)
-    yield driver
-    driver.quit()
+    with headless_chromium(reachable="127.0.0.1") as driver:
+        yield driver
 
 
 @pytest.fixture

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import functools
-import http.server
-import json
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browser_lab import requested, wait
+from page_proofs import (
+    copied,
+    found,
+    grave,
+    outside,
+    switched,
+    too_wide,
+    undrawn,
+    unprintable,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
 from site_lab import Lab, set_viewport
 
 pytestmark = pytest.mark.browser
 
-AXE = Path(__file__).parent / "vendor" / "axe-core" / "axe.min.js"
 LESSON = "ch5/5-2-requests-and-kv.html"
 PAGES = ("index.html", LESSON, "evidence.html", "notebooks/attention-and-cache.html")
 ALL_PAGES = (*PAGES, *(f"en/{page}" for page in PAGES))
@@ -30,40 +33,6 @@ def site(gallery: Lab) -> str:
     return (gallery.root / "site").as_uri()
 
 
-@pytest.fixture(scope="module")
-def served(gallery: Lab) -> Iterator[str]:
-    """The same site over http, for what a browser only does there."""
-    handler = functools.partial(_Quiet, directory=str(gallery.root / "site"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:
-        """The test's output is not an access log."""
-
-
-def wait(browser: Chrome, condition: str, *arguments: object) -> Any:
-    """Wait until a JavaScript expression is true, and return it."""
-    script = f"return {condition}"
-    return WebDriverWait(browser, 20).until(lambda d: d.execute_script(script, *arguments), condition)
-
-
-def requested(browser: Chrome) -> list[str]:
-    """The address of each request since the log was last read."""
-    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
-    return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-
-
-def local(url: str) -> bool:
-    return url.startswith(("file:", "data:", "blob:", "about:", "http://127.0.0.1:"))
-
-
 @pytest.mark.parametrize("page", ALL_PAGES)
 def test_a_page_is_whole_without_a_network(browser: Chrome, site: str, page: str) -> None:
     browser.get_log("browser")
@@ -71,7 +40,7 @@ def test_a_page_is_whole_without_a_network(browser: Chrome, site: str, page: str
     wait(browser, "document.readyState === 'complete' && document.querySelector('.md-content h1') !== null")
     urls = requested(browser)
     assert f"{site}/{page}" in urls
-    assert [url for url in urls if not local(url)] == []
+    assert outside(urls) == []
     errors = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert errors == []
 
@@ -81,7 +50,7 @@ def test_over_http_nothing_is_fetched_from_outside(browser: Chrome, served: str)
     wait(browser, "document.querySelector('.katex') !== null")
     urls = requested(browser)
     assert len(urls) > 5
-    assert [url for url in urls if not local(url)] == []
+    assert outside(urls) == []
 
 
 @pytest.mark.parametrize(
@@ -98,57 +67,35 @@ def test_over_http_nothing_is_fetched_from_outside(browser: Chrome, served: str)
 )
 def test_search_finds(browser: Chrome, site: str, page: str, query: str, target: str) -> None:
     browser.get(f"{site}/{page}")
-    field = browser.find_element(By.CSS_SELECTOR, ".md-search__input")
-    browser.execute_script("document.querySelector('[data-md-toggle=search]').click()")
-    wait(browser, "document.querySelector('[data-md-toggle=search]').checked")
-    field.send_keys(query)
-    links = wait(
-        browser,
-        "(l => l.length ? l : null)([...document.querySelectorAll('.md-search-result__link')].map(a => a.href))",
-    )
+    links = found(browser, query)
     assert any(link.startswith(f"{site}/{target}") for link in links), links
-    assert [url for url in requested(browser) if not local(url)] == []
+    assert outside(requested(browser)) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_switch_stays_on_the_page(browser: Chrome, site: str, page: str) -> None:
     anchor = "#results" if page == LESSON else ""
     browser.get(f"{site}/{page}{anchor}")
-    browser.find_element(By.CSS_SELECTOR, ".nl-lang").click()
-    wait(browser, "location.href === arguments[0]", f"{site}/en/{page}{anchor}")
-    assert browser.execute_script("return document.documentElement.lang") == "en"
-    browser.find_element(By.CSS_SELECTOR, ".nl-lang").click()
-    wait(browser, "location.href === arguments[0]", f"{site}/{page}{anchor}")
-    assert browser.execute_script("return document.documentElement.lang") == "zh"
-
-
-def _copied(browser: Chrome, served: str, block: str) -> str:
-    """What a reader's click on the copy button of the first such block puts on the clipboard."""
-    permissions = ["clipboardReadWrite", "clipboardSanitizedWrite"]
-    browser.execute_cdp_cmd("Browser.grantPermissions", {"permissions": permissions, "origin": served})
-    browser.get(f"{served}/{LESSON}")
-    button = wait(browser, f"document.querySelector('{block} button')")
-    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
-    button.click()
-    wait(browser, "document.querySelector('.md-dialog--active') !== null")
-    read = "navigator.clipboard.readText().then(arguments[0], e => arguments[0](String(e)))"
-    return str(browser.execute_async_script(read)).strip()
+    assert switched(browser) == f"en {site}/en/{page}{anchor}"
+    assert switched(browser) == f"zh {site}/{page}{anchor}"
 
 
 def test_copy_gives_only_the_command(browser: Chrome, served: str) -> None:
     expected = "source env.sh\npython scripts/e2e/quick_walk.py --case A --out runs/walk-A.json"
-    assert _copied(browser, served, ".nl-cmd") == expected
+    browser.get(f"{served}/{LESSON}")
+    assert copied(browser, ".nl-cmd") == expected
 
 
 def test_copy_leaves_line_numbers_out(browser: Chrome, served: str) -> None:
     expected = "@property\ndef exit_code(self) -> int:\n    return _EXIT_CODES[self]"
-    assert _copied(browser, served, ".nl-source") == expected
+    browser.get(f"{served}/{LESSON}")
+    assert copied(browser, ".nl-source") == expected
 
 
 def test_formulas_are_drawn(browser: Chrome, site: str) -> None:
     browser.get(f"{site}/{LESSON}")
     wait(browser, "document.querySelectorAll('.arithmatex .katex').length === 2")
-    assert browser.execute_script("return document.querySelectorAll('.katex-error').length") == 0
+    assert undrawn(browser) == []
     assert wait(browser, "document.fonts.check('16px KaTeX_Main')")
     browser.get(f"{site}/notebooks/attention-and-cache.html")
     wait(browser, "document.querySelector('.jupyter-wrapper .katex') !== null")
@@ -190,17 +137,7 @@ def test_dark_follows_the_system_and_the_button_and_the_language(browser: Chrome
 def test_a_phone_needs_no_sideways_scrolling(browser: Chrome, site: str, page: str) -> None:
     set_viewport(browser, 360, 740)
     browser.get(f"{site}/{page}")
-    browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
-    wide = """
-      return [...document.querySelectorAll('.md-content *, .md-header *')].filter(e => {
-        const scrolls = '.nl-scroll, pre, .highlighttable, .md-typeset__scrollwrap, .md-search, .arithmatex, .jp-Cell';
-        if (e.closest(scrolls)) return false;
-        const box = e.getBoundingClientRect();
-        return box.width > 0 && box.right > 361;
-      }).map(e => e.outerHTML.slice(0, 120));
-    """
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
-    assert browser.execute_script(wide) == []
+    assert too_wide(browser) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -209,15 +146,7 @@ def test_axe_finds_nothing_serious(browser: Chrome, site: str, page: str, scheme
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
     browser.get(f"{site}/{page}")
-    browser.execute_script("document.querySelectorAll('details').forEach(d => d.open = true)")
-    browser.execute_script(AXE.read_text(encoding="utf-8"))
-    run = """
-      const done = arguments[0];
-      const brief = v => `${v.impact} ${v.id}: ${v.nodes.slice(0, 3).map(n => n.html.slice(0, 120)).join(' | ')}`;
-      const grave = v => ['serious', 'critical'].includes(v.impact);
-      axe.run(document).then(r => done(r.violations.filter(grave).map(brief)));
-    """
-    assert browser.execute_async_script(run) == []
+    assert grave(browser) == []
 
 
 def test_tabs_are_remembered_across_pages_and_languages(browser: Chrome, site: str) -> None:
@@ -269,11 +198,6 @@ def test_the_keyboard_reaches_search_and_the_switch(browser: Chrome, site: str) 
 
 def test_print_shows_the_answers_and_hides_the_chrome(browser: Chrome, site: str, tmp_path: Path) -> None:
     browser.get(f"{site}/{LESSON}")
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
-    assert browser.execute_script("return document.querySelectorAll('details:not([open])').length") == 0
-    hidden = "getComputedStyle(document.querySelector(arguments[0])).display"
-    for selector in (".md-header", ".md-sidebar", ".md-footer"):
-        assert browser.execute_script(f"return {hidden}", selector) == "none"
+    assert unprintable(browser) == []
     browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
     assert browser.execute_script("return document.querySelectorAll('details:not([open])').length") > 0

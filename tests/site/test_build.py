@@ -89,6 +89,21 @@ def test_nothing_points_outside(gallery: Lab) -> None:
         assert 'rel="alternate"' not in html
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        '<script src="https://cdn.example.com/x.js"></script>',
+        "<img src=//example.com/x.png>",
+        '<link rel="stylesheet" href="http://example.com/x.css">',
+        "<style>@import 'x.css'</style>",
+        "<style>a { background: url('https://example.com/x.png') }</style>",
+        "<script type=module>import('https://example.com/x.mjs')</script>",
+    ],
+)
+def test_an_address_outside_is_seen(fault: str) -> None:
+    assert REMOTE.search(fault)
+
+
 def test_every_page_leads_to_its_twin(gallery: Lab) -> None:
     site = gallery.root / "site"
     pages = [p for p in site.rglob("*.html") if p.name != "404.html"]
@@ -132,6 +147,17 @@ def test_line_numbers_are_those_of_the_file(gallery: Lab) -> None:
     line = next(i for i, text in enumerate(source, 1) if "def exit_code" in text) - 1
     html = (gallery.root / "site" / "ch5" / "5-2-requests-and-kv.html").read_text(encoding="utf-8")
     assert f"第 {line}–{line + 2} 行" in html
+
+
+def test_a_notebook_that_fails_stops_the_build(lab: Lab) -> None:
+    fill_gallery(lab)
+    path = lab.root / "docs/zh/notebooks/attention-and-cache.ipynb"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")["source"] = ["assert 1 == 2, 'planted'"]
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    done = lab.build("zh")
+    assert done.returncode != 0
+    assert "planted" in done.stderr
 
 
 def test_notebooks_ran(gallery: Lab) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nanolab.evidence import repo_root
+from nanolab.load.sidebyside import free_port
 from nanolab.manual import commands, runner
 from nanolab.manual.commands import Section, Tier
 from nanolab.manual.errors import ManualError
@@ -191,14 +192,8 @@ def test_a_circle_of_needs_is_refused(root: Path) -> None:
 SERVER = "python -u -m http.server --bind 127.0.0.1 {port}"
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_server_runs_beside_its_client(root: Path, tmp_path: Path) -> None:
-    port = _free_port()
+    port = free_port()
     url = f"http://127.0.0.1:{port}/"
     client = f"python -c 'import urllib.request as u; u.urlopen(\"{url}\").read()'"
     write(
@@ -221,6 +216,36 @@ def test_a_server_that_dies_fails_its_client(root: Path, tmp_path: Path) -> None
         + section("client", header="# tier: cpu\n# with: serve"),
     )
     assert "ended with 7 before it was ready" in execute(root, tmp_path)["a:client"].problem
+
+
+@pytest.mark.parametrize("starts", ["background", "inline"])
+def test_a_port_that_answers_already_is_refused_before_anything_starts(root: Path, tmp_path: Path, starts: str) -> None:
+    """Somebody else's server: the client would be answered, and by the wrong one."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        mark = "touch started"
+        if starts == "background":
+            server = section("serve", mark, f"# tier: cpu\n# background: http://127.0.0.1:{port}/")
+            text = server + section("client", mark, "# tier: cpu\n# with: serve")
+        else:
+            text = section("client", f"{mark} # serve --port {port}")
+        write(root, "a.sh", text + section("elsewhere", "echo --port 1 >/dev/null"))
+        outcomes = execute(root, tmp_path)
+    problem = outcomes["a:client"].problem
+    assert f"starts a server on port {port}, where another one answers already; stop that one" in problem
+    assert f"sport = :{port}" in problem
+    assert not (tmp_path / "work" / "tree" / "started").exists()
+    assert outcomes["a:elsewhere"].problem == ""
+
+
+def test_the_ports_of_a_section_are_its_urls_and_its_options() -> None:
+    body, url = "a --port 8802 &\nb --port=8803", "http://127.0.0.1:8801/health"
+    three = Section(file="a", name="s", line=1, body=body, tier=Tier.CPU, background=url)
+    assert runner.ports(three) == [8801, 8802, 8803]
+    repository = {port for section in commands.load(repo_root()) for port in runner.ports(section)}
+    assert {8801, 8802} <= repository
 
 
 def test_a_used_workdir_is_refused(root: Path, tmp_path: Path) -> None:

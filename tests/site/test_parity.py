@@ -125,11 +125,14 @@ def test_a_number_can_be_excused(root: Path) -> None:
     assert not any("numbers" in line for line in found(root))
 
 
-def test_pasted_code_is_found(root: Path) -> None:
+@pytest.mark.parametrize("file", ["src/a.py", "scripts/e2e/a.py"])
+def test_pasted_code_is_found(root: Path, file: str) -> None:
+    (root / file).parent.mkdir(parents=True, exist_ok=True)
+    (root / "src/a.py").rename(root / file)
     pasted = "\n```python\n    one = 1\n\n    two = 2\n    three = 3\n    return one\n```\n"
     for language, text in PAIR.items():
         put(root, language, text + pasted)
-    assert any("this code exists in src/a.py" in line for line in found(root))
+    assert any(f"this code exists in {file}" in line for line in found(root))
 
 
 @pytest.mark.parametrize(

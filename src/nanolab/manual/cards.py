@@ -142,7 +142,7 @@ def _cell(value: Any) -> str:
         )
         return f'<table class="nl-table nl-inner"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     if isinstance(value, Mapping) and value:
-        rows = "".join(f"<tr><th>{escape(str(k))}</th><td>{_cell(v)}</td></tr>" for k, v in value.items())
+        rows = "".join(f'<tr><th scope="row">{escape(str(k))}</th><td>{_cell(v)}</td></tr>' for k, v in value.items())
         return f'<table class="nl-table nl-inner"><tbody>{rows}</tbody></table>'
     return f"<code>{escape(_plain(value))}</code>"
 

@@ -17,14 +17,13 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from nanolab.manual import commands
+from nanolab.manual import commands, programs
 from nanolab.manual.errors import ManualError
 from nanolab.manual.pages import SHELL, Fence, PageText, Part, lint, read
 from nanolab.manual.texts import Language
 
 LOCK_DIR = "docs/parity"
 PASTED_LINES = 4  # this many consecutive lines of code that exist in the tree are a paste
-READER_PROGRAMS = ("scripts/e2e", "scripts/labs", "scripts/pedagogy", "scripts/practice")
 CODE_ROOTS = ("src", "scripts")
 
 # 3, 0.5, 1,024, 3.11.2, 3/0/3; not the digits inside a name, a path or an option
@@ -85,12 +84,7 @@ def incomplete(root: Path) -> list[Difference]:
     found = [Difference(page, "", "planned, not written") for page in _planned(nav) if not (docs / page).is_file()]
     fences = [f for path in docs.rglob("*.md") for f in read(path.read_text(encoding="utf-8")).fences]
     shown = {fence.include for fence in fences}
-    programs = {fence.options.get("file") for fence in fences if fence.language == "program"}
-    for folder in READER_PROGRAMS:
-        for path in sorted((root / folder).glob("*.py")):
-            name = path.relative_to(root).as_posix()
-            if name not in programs:
-                found.append(Difference(name, "", "not in the command reference"))
+    found += [Difference(file, "", "not in the command reference") for file in programs.unlisted(root, Language.ZH)]
     for section in commands.load(root):
         if section.ref not in shown:
             found.append(Difference(f"{commands.COMMANDS_DIR}/{section.file}.sh", section.name, "no page shows this"))

@@ -1,7 +1,8 @@
 """The command reference: each click program of `scripts/`, read from the program itself.
 
 A program is imported under a private name; what it prints for `--help` is what the page shows. A script without a
-`main` is one to be run as it stands: it is not imported, since that would run it, and has no options.
+decorated `main` is one to be run as it stands: it has no options and is not imported, since that would run it or ask
+for another environment (vLLM's).
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from nanolab.manual.texts import Language, text
 
 
 def load(root: Path, file: str) -> click.Command | None:
-    """The click command called `main` in `file`, or None for a script that has no `main`."""
+    """The click command called `main` in `file`, or None for a script whose `main`, if any, is not decorated."""
     path = root / file
     if not path.is_file():
         raise ManualError(f"no program {file!r}")
-    if not any(isinstance(n, ast.FunctionDef) and n.name == "main" for n in ast.parse(path.read_bytes()).body):
+    functions = (node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.FunctionDef))
+    if not any(function.name == "main" and function.decorator_list for function in functions):
         return None
     name = "nanolab_program_" + file.replace("/", "_").removesuffix(".py")
     spec = importlib.util.spec_from_file_location(name, path)
@@ -37,6 +39,14 @@ def load(root: Path, file: str) -> click.Command | None:
     if not isinstance(command, click.Command):
         raise ManualError(f"{file}: main is not a click command")
     return command
+
+
+def unlisted(root: Path, language: Language) -> list[str]:
+    """The programs under scripts/ that the command reference of this language leaves out."""
+    path = root / "docs" / language / "commands.md"
+    page = path.read_text(encoding="utf-8") if path.is_file() else ""
+    programs = sorted(file.relative_to(root).as_posix() for file in (root / "scripts").rglob("*.py"))
+    return [file for file in programs if f'```program file="{file}"' not in page]
 
 
 def render(command: click.Command | None, file: str, language: Language) -> str:

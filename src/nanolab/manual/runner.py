@@ -9,8 +9,10 @@ models/) are what connects them, as in the manual.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from nanolab.manual.commands import Section, Tier, find
 from nanolab.manual.errors import ManualError
@@ -146,6 +149,7 @@ def _run_one(scratch: Scratch, section: Section, servers: Sequence[Section], num
     log = scratch.logs / f"{number:03d}-{section.file}.{section.name}.log"
     started = time.monotonic()
     try:
+        _require_free_ports((*servers, section))
         _provide_model(scratch, section)
         with ExitStack() as stack:
             for server in servers:
@@ -155,6 +159,24 @@ def _run_one(scratch: Scratch, section: Section, servers: Sequence[Section], num
     except ManualError as error:
         problem = error.message
     return Outcome(section, time.monotonic() - started, log, problem)
+
+
+def _require_free_ports(sections: Iterable[Section]) -> None:
+    """Nobody may answer where these sections start servers: the commands would talk to somebody else's."""
+    for section in sections:
+        for port in ports(section):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1.0):
+                raise ManualError(
+                    f"{section.ref} starts a server on port {port}, where another one answers already; stop that one "
+                    f"(`ss -ltnp 'sport = :{port}'` names it) and run the section again"
+                )
+
+
+def ports(section: Section) -> list[int]:
+    """The ports of the servers that a section starts: of its `background` URL, and of every `--port` in its body."""
+    found = {int(port) for port in re.findall(r"--port[ =](\d+)", section.body)}
+    background = urlsplit(section.background).port if section.background else None
+    return sorted(found | ({background} if background else set()))
 
 
 def _provide_model(scratch: Scratch, section: Section) -> None:
