@@ -241,6 +241,14 @@ python scripts/practice/run.py load --endpoints http://127.0.0.1:8801 --trace wo
   --warmup-requests 2 --out runs/server-load.jsonl || test $? -eq 3
 # --8<-- [end:load-http]
 
+# What the service itself costs, without a model: a benchmark, to be judged on a quiet machine only.
+# tier: doc reason=测速度，要安静的机器 | measures speed, needs a quiet machine
+# block: service-benchmark
+# --8<-- [start:speed]
+source env.sh
+OMP_NUM_THREADS=1 python scripts/maintain/bench_service.py --out runs/service-benchmark.json
+# --8<-- [end:speed]
+
 # ---- the change: a diagnostic field at admission --------------------------------------------------------------------
 
 # tier: cpu

@@ -10,7 +10,7 @@ nvidia-smi --query-gpu=index,name,memory.used,memory.total --format=csv
 # --8<-- [end:topology]
 
 # tier: cpu
-# block: principles-shapes-tp2
+# block: tensor-parallel-shapes
 # prints: PASS
 # --8<-- [start:shapes]
 source env.sh
@@ -276,13 +276,15 @@ done
 
 # The collectives of rank 0, counted on a GPU. A profile locates; it is not compared.
 # tier: gpu reason=需要两张 GPU | needs two GPUs
+# block: profile-tp2-gpu
 # needs: patch-apply, 5-3-service:trace
 # --8<-- [start:collectives-gpu]
 source env.sh
 CUDA_VISIBLE_DEVICES=0,1 python scripts/practice/run.py load --trace workloads/mixed.jsonl --policy balanced --tp 2 \
   --batch-seqs 8 --max-active 16 --dist-init tcp://127.0.0.1:29503 --shm-name nano_tp_two \
   --profile-dir runs/profile-tp2-gpu --profile-steps 20 --out runs/profile-tp2-gpu.jsonl
-grep -i -E 'nccl|Name' runs/profile-tp2-gpu/operators.txt | cut -c1-160
+python scripts/maintain/profile_view.py --profile runs/profile-tp2-gpu --log runs/profile-tp2-gpu.jsonl \
+  --out runs/profile-tp2-gpu.json
 # --8<-- [end:collectives-gpu]
 
 # A rank that dies while it works: bounded, and with a reason.

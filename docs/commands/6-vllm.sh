@@ -176,6 +176,16 @@ PATH="$PWD/.venv-vllm/bin:$PATH" vllm bench serve --backend openai --base-url ht
   --timed-trace-sec-multiplier 0.001 --temperature 0 --save-result --result-filename runs/bench-lab.json
 # --8<-- [end:bench-lab]
 
+# tier: doc reason=读社区构建里 vllm bench 的结果 | reads the result of vllm bench of the community build
+# block: client-check
+# needs: bench-lab
+# prints: agrees: True
+# --8<-- [start:bench-check]
+source env.sh
+python scripts/maintain/compare_client.py --log runs/by-hand-server.jsonl --client runs/bench-lab.json --kind vllm \
+  --out runs/client-check.json
+# --8<-- [end:bench-check]
+
 # tier: doc reason=要两张卡 | needs two GPUs
 # --8<-- [start:two-cards]
 source .venv-vllm/bin/activate

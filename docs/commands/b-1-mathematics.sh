@@ -1,5 +1,4 @@
 # B.1 Mathematics and cache equivalence: arithmetic to check by hand, then a real model with and without a cache.
-# The principles programs name their block themselves (principles-...); the file keeps the manual's short name.
 
 # ---- the text to read first -----------------------------------------------------------------------------------------
 
@@ -13,7 +12,7 @@ sed -n '1,150p' scripts/e2e/principles.py
 # ---- B.1.1 tokens and sampling --------------------------------------------------------------------------------------
 
 # tier: cpu
-# block: principles-tokenizer
+# block: tokenizer
 # prints: PASS
 # --8<-- [start:tokenizer]
 source env.sh
@@ -45,7 +44,7 @@ PY
 # ---- B.1.2 causal attention by hand ---------------------------------------------------------------------------------
 
 # tier: cpu
-# block: principles-attention
+# block: attention
 # prints: PASS
 # --8<-- [start:attention]
 source env.sh
@@ -77,7 +76,7 @@ python runs/attention-unmasked.py
 # ---- B.1.3 known tokens and KV --------------------------------------------------------------------------------------
 
 # tier: cpu
-# block: principles-timeline
+# block: generation-timeline
 # prints: PASS
 # --8<-- [start:timeline]
 source env.sh
@@ -88,7 +87,7 @@ python scripts/e2e/principles.py timeline --out runs/generation-timeline.json
 # ---- B.1.4 what a cache saves ---------------------------------------------------------------------------------------
 
 # tier: cpu
-# block: principles-cache
+# block: kv-cache-math
 # prints: PASS
 # --8<-- [start:cache]
 source env.sh
@@ -117,7 +116,7 @@ python scripts/pedagogy/00_uncached_walkthrough.py | tee runs/uncached-walkthrou
 # ---- B.1.5 memory, latency, throughput ------------------------------------------------------------------------------
 
 # tier: cpu
-# block: principles-memory
+# block: memory-budget
 # prints: PASS
 # --8<-- [start:memory]
 source env.sh

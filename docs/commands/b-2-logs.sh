@@ -145,7 +145,7 @@ cat runs/kv-pages-source.txt
 # --8<-- [end:pages-source]
 
 # tier: cpu
-# block: principles-slots
+# block: kv-slots
 # prints: PASS
 # --8<-- [start:slots]
 source env.sh

@@ -65,7 +65,7 @@ cat runs/model-source.txt
 # --8<-- [end:model-source]
 
 # tier: cpu
-# block: principles-shapes-tp1
+# block: model-shapes
 # prints: PASS
 # --8<-- [start:shapes-math]
 source env.sh

@@ -62,7 +62,7 @@
       });
     });
     document
-      .querySelectorAll(".nl-scroll, .md-typeset__scrollwrap, div.arithmatex, .md-typeset pre > code, .jp-OutputArea-output")
+      .querySelectorAll(".nl-scroll, .md-typeset__scrollwrap, div.arithmatex, .md-typeset pre > code, .highlight-ipynb, .jp-OutputArea-output")
       .forEach(function (element) { observer.observe(element); });
   }
 
