@@ -7,7 +7,7 @@ export PYTHONUNBUFFERED := 1
 export NO_MKDOCS_2_WARNING := 1
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: lab test test-vllm rehearsal venv browser lint types site parity figures patches sums commands unit evidence clean help
+.PHONY: lab test test-vllm rehearsal walk venv packages lint types site parity figures patches sums commands unit evidence clean help
 
 help:
 	@echo "make lab    set up, run the CPU labs on the real engine, build the manual, print its address"
@@ -25,12 +25,13 @@ $(VENV)/.ready: requirements-cpu.txt requirements-dev.txt pyproject.toml
 	  $(PY) -m pip install --disable-pip-version-check -q --no-deps -e .
 	@touch $@
 
-# Chromium looks at the built pages; it comes from Debian's packages.
-browser:
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
-	  echo "== Chromium for the page tests"; \
+# What Debian's packages bring: Chromium looks at the built pages, unzip and curl are typed in the manual.
+packages:
+	@for tool in chromium chromedriver unzip curl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	[ -z "$$missing" ] || { \
+	  echo "== Debian packages for the tests, because these are missing:$$missing"; \
 	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver fonts-noto-cjk >/dev/null; }
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver fonts-noto-cjk unzip curl >/dev/null; }
 
 # ---- the main job -----------------------------------------------------------------------------------------
 
@@ -68,7 +69,7 @@ evidence: venv
 sums: venv
 	$(PY) scripts/maintain/bundle.py sums --check
 
-unit: venv browser
+unit: venv packages
 	$(PY) -m pytest
 
 # Chapter 6 beside a real vLLM: an environment of its own, several GB; a job apart from `make test`.
@@ -82,11 +83,16 @@ rehearsal: venv
 	$(PY) scripts/maintain/bundle.py build --version v6
 	$(PY) scripts/maintain/bundle.py rehearse dist/nanovllm-inference-lab-v6.zip --venv
 
-# The commands of the manual and the tests take minutes each and little of two cores: they run side by side.
+# Every CPU command of the manual: 5.1 to 5.4, B.1 and B.2 from the zip alone, the others here. The zip holds what is
+# committed, so with edits that are not, all of them run here too.
+walk: rehearsal
+	$(PY) scripts/maintain/commands.py run --tier cpu $$(git diff --quiet HEAD && echo --not-rehearsed)
+
+# The walk and the tests take minutes each and little of two cores: they run side by side.
 test: export OMP_NUM_THREADS := 1
-test: venv browser
+test: venv packages
 	$(MAKE) lint types patches figures parity sums site
-	$(MAKE) -j2 --output-sync=target commands unit
+	$(MAKE) -j2 --output-sync=target walk unit
 
 clean:
 	rm -rf site build dist .cache .mypy_cache .ruff_cache .pytest_cache

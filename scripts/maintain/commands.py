@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 
+from nanolab.bundle import rehearsal
 from nanolab.evidence import conclude, repo_root
 from nanolab.manual import commands, runner
 from nanolab.manual.commands import Section, Tier
@@ -47,6 +48,7 @@ def _line(section: Section) -> str:
 @main.command("run")
 @click.option("--tier", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True)
 @click.option("--only", multiple=True, metavar="FILE[:SECTION]", help="Only this file or section, with what it needs.")
+@click.option("--not-rehearsed", is_flag=True, help="Without the files that `bundle.py rehearse` follows.")
 @click.option(
     "--workdir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -60,12 +62,14 @@ def _line(section: Section) -> str:
     default=None,
     help="A model directory to link into the copy instead of making the tiny teaching model.",
 )
-def run_command(tier: str, only: tuple[str, ...], workdir: Path | None, model: Path | None) -> None:
+def run_command(
+    tier: str, only: tuple[str, ...], not_rehearsed: bool, workdir: Path | None, model: Path | None
+) -> None:
     """Execute every section of a tier, in order, in a scratch copy of the tree."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that no section's server is left behind
     root = repo_root()
     sections = commands.load(root)
-    selected = runner.select(sections, Tier(tier), only)
+    selected = runner.select(sections, Tier(tier), only, rehearsal.PATH if not_rehearsed else ())
     if not selected:
         raise click.UsageError(f"no section of tier {tier} matches; `commands.py list` shows them all")
     directory = workdir or Path(tempfile.mkdtemp(prefix="nanolab-commands-"))

@@ -182,6 +182,13 @@ def test_only_pulls_in_what_a_section_needs(root: Path, tmp_path: Path) -> None:
         runner.select(commands.load(root), Tier.CPU, ["c"])
 
 
+def test_a_file_left_out_runs_only_what_others_need_of_it(root: Path) -> None:
+    write(root, "a.sh", section("init") + section("other"))
+    write(root, "b.sh", section("use", header="# tier: cpu\n# needs: a:init") + section("alone"))
+    selected = runner.select(commands.load(root), Tier.CPU, [], without=["a"])
+    assert [s.ref for s in selected] == ["a:init", "b:use", "b:alone"]
+
+
 def test_a_circle_of_needs_is_refused(root: Path) -> None:
     header = "# tier: cpu\n# needs: {}"
     write(root, "a.sh", section("x", header=header.format("y")) + section("y", header=header.format("x")))

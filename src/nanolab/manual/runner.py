@@ -114,14 +114,17 @@ def _git_files(root: Path) -> list[str] | None:
     return [name for name in done.stdout.decode().split("\0") if name] if done.returncode == 0 else None
 
 
-def select(sections: Sequence[Section], tier: Tier, only: Iterable[str]) -> list[Section]:
-    """The sections to run, in order: those of `tier` that `only` names (FILE or FILE:SECTION; all when empty), each
-    after what it needs. A server is run by the sections that say `with`, never on its own."""
+def select(sections: Sequence[Section], tier: Tier, only: Iterable[str], without: Iterable[str] = ()) -> list[Section]:
+    """The sections to run, in order: those of `tier` that `only` names (FILE or FILE:SECTION; all when empty) in files
+    that `without` does not name, each after what it needs, wherever that is. A server is run by the sections that say
+    `with`, never on its own."""
     wanted = list(only)
     for name in wanted:
         if not any(name in (s.file, s.ref) for s in sections):
             raise ManualError(f"--only {name}: no such file or section; `commands.py list` shows them all")
-    chosen = [s for s in sections if s.tier is tier and (not wanted or s.file in wanted or s.ref in wanted)]
+    named = [s for s in sections if not wanted or s.file in wanted or s.ref in wanted]
+    left_out = set(without)
+    chosen = [s for s in named if s.tier is tier and s.file not in left_out]
     ordered: list[Section] = []
     for section in chosen:
         _add(section, sections, ordered, ())
