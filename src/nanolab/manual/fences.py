@@ -211,14 +211,25 @@ def _page_url(source: str) -> str:
     return re.sub(r"\.(md|ipynb)$", ".html", source)
 
 
+# A block names places of its run by variables (nanolab.evidence.scrub). A reader has those of env.sh; the directories
+# the recorder wrote to are nobody's any more, and what lay there lies in runs/ of whoever types the command again.
+_READERS_VARIABLE = re.compile(r"\$(MODEL_DIR|NANO_DIR)\b")
+_SCRATCH = re.compile(r"\$(?:TMPDIR|HOME|ELSEWHERE)/(?:[^,/]+/)*(?=[^,/]+)")
+_WORKING_COPY = re.compile(r"\$TMPDIR/(?:[^,/]+/)*engine$")
+
+
 def shell_line(command: Any) -> str:
-    """A block's `command`, argv or one string, as a line to copy."""
+    """A block's `command`, argv or one string, as a line that a reader can copy and run."""
     if isinstance(command, str):
         return command
-    return " ".join(part if re.fullmatch(r"[\w@%+=:,./-]+", part) else _quote(part) for part in map(str, command))
+    return " ".join(_word(_SCRATCH.sub("runs/", _WORKING_COPY.sub("engine", str(part)))) for part in command)
 
 
-def _quote(part: str) -> str:
+def _word(part: str) -> str:
+    if re.fullmatch(r"[\w@%+=:,./-]+", part):
+        return part
+    if re.fullmatch(r"[\w@%+=:,./-]+", _READERS_VARIABLE.sub("", part) or "."):
+        return f'"{part}"'
     return "'" + part.replace("'", "'\"'\"'") + "'"
 
 
