@@ -26,7 +26,7 @@ PACKAGE = f"{TOP}-v6.zip"  # the name that the manual's commands use
 VENV = ".venv-nano"
 # The steps that need no host of the reader's, as the manual prints them.
 UNZIP = "5-1-setup:unzip"
-INSTALL = ("5-1-setup:venv", "5-1-setup:base-cpu")
+INSTALL = ("5-1-setup:venv", "5-1-setup:base-cpu", "5-3-service:openai-install")
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "OMP_NUM_THREADS", "SSL_CERT_FILE")
 
 Say = Callable[[str], object]
