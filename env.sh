@@ -7,8 +7,11 @@
 
 if [ -n "${BASH_VERSION:-}" ]; then
   _lab_file="${BASH_SOURCE[0]}"
-else
+elif [ -n "${ZSH_VERSION:-}" ]; then
   eval '_lab_file="${(%):-%x}"' # zsh's name for the file being sourced; not bash syntax, hence eval
+else
+  echo 'env.sh works in bash and zsh, and this shell is neither: type `bash`, then `source env.sh`' >&2
+  return 1
 fi
 _lab_root="$(CDPATH='' builtin cd -- "$(dirname -- "$_lab_file")" && pwd -P)"
 

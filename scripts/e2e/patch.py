@@ -12,6 +12,7 @@ forces or overwrites; your own edits elsewhere stay.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -105,13 +106,14 @@ def refuse(state: PatchState, copy: WorkingCopy, *, reverse: bool) -> None:
     for hunk in conflicting_hunks(state.patch, copy.root, reverse=reverse):
         click.echo(f"\nthis hunk does not fit {hunk.file}:\n{hunk.text}")
     files = " ".join(state.patch.files)
+    keep = f"git -C {shlex.quote(str(copy.root))} diff -- {files} > my-edit.patch"
     if not copy.has_commit(pinned().commit):
         click.echo(f"note: {copy.root} was made by another version of the lab; its baseline is not {pinned().commit}")
     click.echo(f"your changes to its files:\n{copy.diff(*state.patch.files)}")
     raise LabError(
         f"{state.patch.name} was not {'reverted' if reverse else 'applied'}, and nothing was written ({state.reason}). "
-        f"Keep your edit with `git -C {copy.root} diff -- {files} > my-edit.patch`, then bring the lines above to what "
-        "the hunk shows, or finish the patch by hand, and look at `patch.py status` again."
+        f"Keep your edit with `{keep}`, then bring the lines above to what the hunk "
+        "shows, or finish the patch by hand, and look at `patch.py status` again."
     )
 
 

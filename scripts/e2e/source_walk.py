@@ -76,9 +76,10 @@ def reading(topic: source_walk.Topic) -> click.Command:
         announce(engine)
         changes = [] if allow_modified or engine.kind == "bundled" else source_walk.changes(engine)
         if changes:
+            again = f"{topic.name} --source {shlex.quote(str(source))}" if source else topic.name
             raise LabError(
                 f"{len(changes)} difference(s) from {PINNED[engine.kind]}: {'; '.join(changes)}. To read the source as "
-                f"it is now: python scripts/e2e/source_walk.py {topic.name} --allow-modified"
+                f"it is now: python scripts/e2e/source_walk.py {again} --allow-modified"
             )
         for excerpt in source_walk.excerpts(engine, topic):
             click.echo(source_walk.render(excerpt))

@@ -50,3 +50,9 @@ def test_tokenizer_without_a_chat_template(tiny_model: Path, tmp_path: Path) -> 
 
     with pytest.raises(LabError, match="has no chat template"):
         chat_text(load_tokenizer(directory), "hi")
+
+
+def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text('{"version": ', encoding="utf-8")
+    with pytest.raises(LabError, match=r"tokenizer\.json is not valid JSON"):
+        load_tokenizer(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def test_init_twice_changes_nothing(copy: Path) -> None:
     assert result.exit_code == 2
     assert "is a working copy; nothing was changed" in result.output and "status --dir" in result.output
     assert files_of(copy) == before
+
+
+def test_the_next_command_survives_a_path_with_a_space(tmp_path: Path) -> None:
+    place = tmp_path / "我的 engine"
+    assert run(SCRIPT, "init", "--dir", place).exit_code == 0
+    again = run(SCRIPT, "init", "--dir", place)
+    assert f"status --dir {shlex.quote(str(place))}" in again.output
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "empty", "dangling link"])

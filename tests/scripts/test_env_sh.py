@@ -101,3 +101,11 @@ def test_no_helper_variable_is_left_behind(lab: Path) -> None:
 def test_zsh_finds_the_root(lab: Path, tmp_path: Path) -> None:
     found = shell('source "$ENV_SH"', tmp_path, program="zsh", ENV_SH=str(lab / "env.sh"))
     assert found["LAB_ROOT"] == str(lab)
+
+
+@pytest.mark.skipif(shutil.which("dash") is None, reason="dash is not installed here")
+def test_another_shell_is_refused_in_words(lab: Path) -> None:
+    command = '. ./env.sh; echo "status $?, root [${LAB_ROOT:-}]"'
+    done = subprocess.run(["dash", "-c", command], cwd=lab, capture_output=True, text=True, timeout=30, env={})
+    assert done.stdout == "status 1, root []\n"
+    assert done.stderr == "env.sh works in bash and zsh, and this shell is neither: type `bash`, then `source env.sh`\n"

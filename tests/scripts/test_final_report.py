@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nanolab import final_report
+from nanolab.errors import LabError
 from nanolab.evidence import repo_root
 from nanolab.final_report.plan import EXPECTED, MINIMUM
 from nanolab.verdicts import EvidenceType
@@ -249,3 +250,20 @@ def test_the_program(tmp_path: Path) -> None:
 
 def test_the_program_refuses_a_root_that_does_not_exist(tmp_path: Path) -> None:
     assert script("--root", str(tmp_path / "nowhere")).returncode == 2
+
+
+def test_a_note_in_another_encoding_counts_as_written(tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    final_report.init_notes(notes)
+    (notes / "attention.md").write_bytes("我的推导".encode("gbk"))
+    by_name = {note.name: note for note in final_report.NOTES}
+    assert final_report.is_written(notes, by_name["attention"])
+    assert not final_report.is_written(notes, by_name["tokenizer"])
+    assert "notes/attention.md" in report(tmp_path)
+
+
+def test_a_file_in_the_place_of_the_notes_is_kept_and_named(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(LabError, match=r"notes cannot hold the note templates.*nothing was made"):
+        final_report.init_notes(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"

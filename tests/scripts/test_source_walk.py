@@ -103,11 +103,17 @@ def test_an_applied_patch_is_a_change_and_reading_it_needs_consent(tmp_path: Pat
     assert f"git -C {root} diff" in result.stdout
     assert run(SCRIPT, "verify", "--source", root, "--allow-modified").exit_code == 3
     refused = run(SCRIPT, "scheduler", "--source", root)
-    assert refused.exit_code == 2 and "scheduler --allow-modified" in refused.output
+    assert refused.exit_code == 2 and f"scheduler --source {root} --allow-modified" in refused.output
     shown = run(SCRIPT, "scheduler", "--source", root, "--allow-modified")
     assert shown.exit_code == 0 and "Scheduler.select_decode" in shown.stdout
     put(find_patch("03"), root, reverse=True)
     assert run(SCRIPT, "verify", "--source", root).exit_code == 0
+
+
+def test_without_git_a_working_copy_is_refused_in_words(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(copy))
+    result = run(SCRIPT, "verify", "--source", copy)
+    assert result.exit_code == 2 and "git is not installed" in result.output
 
 
 def test_a_renamed_symbol_and_broken_python_are_named(tmp_path: Path) -> None:

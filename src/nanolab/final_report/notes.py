@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from nanolab.errors import LabError
+
 __all__ = ["NOTES", "Note", "init_notes", "is_written"]
 
 
@@ -120,7 +122,13 @@ NOTES = (
 
 def init_notes(directory: Path) -> tuple[list[Path], list[Path]]:
     """Make the missing templates in `directory`; returns (made, kept). A file that exists is never touched."""
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(
+            f"{directory} cannot hold the note templates: {error.strerror}; nothing was made. Move what is there away, "
+            "or make that directory yourself, then type the same command again."
+        ) from error
     made, kept = [], []
     for note in NOTES:
         path = directory / f"{note.name}.md"
@@ -137,4 +145,6 @@ def init_notes(directory: Path) -> tuple[list[Path], list[Path]]:
 def is_written(directory: Path, note: Note) -> bool:
     """Whether the learner has changed the note since its template."""
     path = directory / f"{note.name}.md"
-    return path.is_file() and path.read_text(encoding="utf-8").strip() != note.template().strip()
+    if not path.is_file():
+        return False
+    return path.read_text(encoding="utf-8", errors="replace").strip() != note.template().strip()

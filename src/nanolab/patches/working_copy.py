@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def current_umask() -> int:
 
 def existing(directory: Path) -> str:
     """What to say when there is already something in the working copy's place."""
-    status = f"python scripts/e2e/engine_source.py status --dir {directory}"
+    status = f"python scripts/e2e/engine_source.py status --dir {shlex.quote(str(directory))}"
     if (directory / ".git").exists() and (directory / PACKAGE).is_dir():
         return f"{directory} exists and is a working copy; nothing was changed. Go on in it; its state: `{status}`"
     return (

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanolab.errors import LabError
+from nanolab.models.directory import read_json
 
 TEXT = "大模型推理 = prefill + decode，KV cache 让每一步只算一个新 token。"
 
@@ -34,6 +35,7 @@ def load_tokenizer(model_dir: Path) -> Any:
             f"no tokenizer.json in {model_dir}; fetch the tokenizer files (no weights) with: "
             f"python scripts/e2e/download_model.py --model {model_dir}"
         )
+    read_json(model_dir / "tokenizer.json")  # a half-written file is named here, not deep inside the library
     from transformers import AutoTokenizer  # slow to import, and only this function needs it
 
     return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def bundled_changes() -> list[str]:
 
 
 def upstream_changes(clone: Path) -> list[str]:
+    place = shlex.quote(str(clone))
     head = git("rev-parse", "--verify", "--quiet", "HEAD", cwd=clone).stdout.strip()
     if not head:
         raise LabError(
@@ -45,8 +47,8 @@ def upstream_changes(clone: Path) -> list[str]:
         )
     if git("cat-file", "-e", f"{UPSTREAM_PIN}^{{commit}}", cwd=clone).returncode:
         raise LabError(
-            f"{clone} is at commit {head} and does not hold the pin {UPSTREAM_PIN}. Get it with `git -C {clone} fetch "
-            f"origin {UPSTREAM_PIN}`, then `git -C {clone} checkout --detach {UPSTREAM_PIN}`."
+            f"{clone} is at commit {head} and does not hold the pin {UPSTREAM_PIN}. Get it with `git -C {place} fetch "
+            f"origin {UPSTREAM_PIN}`, then `git -C {place} checkout --detach {UPSTREAM_PIN}`."
         )
     different = git("diff", "--name-status", "--no-renames", UPSTREAM_PIN, "--", "nanovllm", cwd=clone).stdout
     untracked = git("ls-files", "--others", "--exclude-standard", "--", "nanovllm", cwd=clone).stdout
@@ -55,5 +57,5 @@ def upstream_changes(clone: Path) -> list[str]:
     lines = [f"{kinds.get(kind, 'changed'):8} {name}" for kind, name in rows]
     lines += [f"added    {name}" for name in untracked.splitlines()]
     if lines and head != UPSTREAM_PIN:
-        lines.insert(0, f"HEAD is {head}, the pin is {UPSTREAM_PIN}: `git -C {clone} checkout --detach {UPSTREAM_PIN}`")
+        lines.insert(0, f"HEAD is {head}, the pin is {UPSTREAM_PIN}: `git -C {place} checkout --detach {UPSTREAM_PIN}`")
     return lines

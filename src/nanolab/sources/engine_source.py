@@ -84,17 +84,24 @@ class EngineSource:
         return [Path(name).stem for name in names if self._reverses(PATCHES / name)]
 
     def _reverses(self, patch: Path) -> bool:
-        command = ["git", "apply", "--reverse", "--check", str(patch)]
-        return subprocess.run(command, cwd=self.root, capture_output=True, check=False).returncode == 0
+        done = self._run_git("apply", "--reverse", "--check", str(patch))
+        return done is not None and done.returncode == 0
 
     def _git(self, *args: str) -> str:
+        done = self._run_git(*args)
+        return done.stdout if done is not None and done.returncode == 0 else ""
+
+    def _run_git(self, *args: str) -> subprocess.CompletedProcess[str] | None:
+        """The finished process; None for a copied clone without git: its commit is unknown, its hash is not."""
         try:
-            done = subprocess.run(["git", *args], cwd=self.root, capture_output=True, text=True, check=False)
+            return subprocess.run(["git", *args], cwd=self.root, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
             if self.kind == "upstream":
-                return ""  # a copied clone still runs; its commit is unknown, its hash is not
-            raise LabError("git is not installed; install it, since a working copy is a git repository") from error
-        return done.stdout if done.returncode == 0 else ""
+                return None
+            raise LabError(
+                "git is not installed, or not on PATH, and a working copy is a git repository. Install it (for example "
+                "`apt-get install git`), then type the same command again."
+            ) from error
 
     # ---- importing it ------------------------------------------------------------------------------------
 
