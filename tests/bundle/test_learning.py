@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import socket
 import tarfile
 from pathlib import Path
 
@@ -66,6 +68,14 @@ def test_large_files_are_named(lab: Path, tmp_path: Path) -> None:
     with (lab / "runs" / "profile.json").open("wb") as handle:
         handle.truncate(learning.LARGEST + 1)
     assert learning.pack(lab, tmp_path / "a.tar.gz").left_out == ["runs/profile.json: larger than 16 MiB"]
+
+
+def test_what_is_no_regular_file_is_named_and_not_opened(lab: Path, tmp_path: Path) -> None:
+    place = lab / "runs" / "control.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(place))  # a socket's path may have about 100 bytes
+        packed = learning.pack(lab, tmp_path / "evidence.tar.gz")
+    assert "runs/control.sock: no regular file" in packed.left_out and "runs/control.sock" not in packed.files
 
 
 def test_the_owner_is_not_in_it(lab: Path, tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def _gather(root: Path, path: Path, files: list[str], left_out: list[str]) -> No
         for inner in sorted(path.iterdir()):
             if inner.name not in _SKIPPED:
                 _gather(root, inner, files, left_out)
+    elif not path.is_file():
+        left_out.append(f"{name}: no regular file")  # reading a named pipe would wait for ever
     elif path.suffix in _WEIGHTS:
         left_out.append(f"{name}: numbers of a model")
     elif path.stat().st_size > LARGEST:
