@@ -52,6 +52,9 @@ python scripts/practice/run.py client --endpoints http://127.0.0.1:8801 --prompt
   --max-tokens 128 --request-id leaves --cancel-after 4 --out runs/client-cancel-gpu.jsonl
 python scripts/practice/run.py client --endpoints http://127.0.0.1:8801 --prompt "Count from one to one hundred." \
   --max-tokens 8 --request-id after --out runs/client-after-gpu.jsonl
+for id in leaves nobody; do
+  curl -s http://127.0.0.1:8801/cancel -H 'Content-Type: application/json' -d "{\"request_id\": \"$id\"}"; echo
+done
 # --8<-- [end:cancel-gpu]
 
 # tier: gpu reason=汇总在 GPU 上录下的日志 | reports the log recorded on the GPU
