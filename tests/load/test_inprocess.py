@@ -133,6 +133,11 @@ def test_a_sender_that_lagged_makes_the_run_invalid() -> None:
         ({"engine": EngineOptions()}, "no model directory"),
         ({"engine": EngineOptions(simulated=True, policy="fifo")}, "'fifo'; choose one of prefill_first, balanced"),
         ({"engine": EngineOptions(simulated=True, tp=2)}, "--tp 1 only"),
+        ({"engine": EngineOptions(simulated=True, batch_tokens=0)}, "batch_tokens is 0; it must be at least 1"),
+        ({"engine": EngineOptions(simulated=True, batch_seqs=0)}, "batch_seqs is 0; it must be at least 1"),
+        ({"engine": EngineOptions(simulated=True, simulated_step_ms=-1.0)}, "--simulated-step-ms is -1"),
+        ({"max_active": 0}, "max_active is 0; it must be at least 1"),
+        ({"mode": "round", "round_ms": 0.0}, "--round-ms is 0; it must be more than 0"),
         ({"engine": EngineOptions(simulated=True, max_model_len=512)}, "exceed the context of 512"),
     ],
 )

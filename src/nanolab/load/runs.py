@@ -109,6 +109,9 @@ def run_in_process(options: LoadOptions, announce: Callable[..., None]) -> LoadS
         raise LabError(f"--mode is {options.mode!r}; choose wall or round")
     if options.mode == "round" and options.profile_dir is not None:
         raise LabError("--profile-dir needs --mode wall: a profile measures time, a round run does not")
+    if options.round_ms <= 0:
+        raise LabError(f"--round-ms is {options.round_ms:g}; it must be more than 0")
+    WorkerLimits(options.max_active, options.max_queued)
     check_writable(options.out)
     launch = prepare(options.engine)
     trace = read_trace(options.trace, max_model_len=options.engine.max_model_len)

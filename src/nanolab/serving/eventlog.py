@@ -68,7 +68,10 @@ class EventLog:
         self._thread.join()
         end = EndOfRun(t_ns=now_ns(), events=self._count, complete=complete, note=note)
         self._try_write(self._encoder.encode(end) + b"\n")
-        self._file.close()
+        try:
+            self._file.close()  # writes what an earlier attempt could not, or fails as it did
+        except OSError as error:
+            self._error = self._error or error
         if self._error:
             raise LabError(f"the event log {self.path} is not complete: {self._error.strerror}; free some space")
 

@@ -129,6 +129,11 @@ def _creator(source: EngineSource, model: Path, config: dict[str, Any]) -> Creat
 def _prepare_simulated(options: EngineOptions) -> Launch:
     if options.policy != "prefill_first" or options.tp != 1:
         raise LabError("the simulated engine knows --policy prefill_first and --tp 1 only")
+    for name in ("max_model_len", "batch_tokens", "batch_seqs"):
+        if getattr(options, name) < 1:
+            raise LabError(f"{name} is {getattr(options, name)}; it must be at least 1")
+    if not 0 <= options.simulated_step_ms < float("inf"):
+        raise LabError(f"--simulated-step-ms is {options.simulated_step_ms:g}; it must be 0 or more")
     config = SimulatedConfig(
         max_model_len=options.max_model_len,
         max_num_batched_tokens=options.batch_tokens,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from nanolab.errors import LabError
 from nanolab.serving.engine import Engine
 from nanolab.serving.requests import NotServing
 
@@ -66,6 +67,11 @@ class WorkerLimits:
     max_active: int = 8  # admitted requests, waiting or running in the engine
     max_queued: int = 256  # accepted requests that wait for admission
     stream_capacity: int = 1024  # unread tokens a stream holds before its reader counts as stalled
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) < 1:
+                raise LabError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
 def promise() -> Future[Any]:

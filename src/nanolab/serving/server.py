@@ -47,6 +47,8 @@ class ServeOptions:
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket, or a LabError that says what to do. Done before the engine loads, which takes a while."""
+    if not 0 <= port <= 65535:
+        raise LabError(f"cannot listen on {host}:{port}: a port is a number from 0 to 65535; check --port")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # NOTE: asyncio turns Nagle's algorithm off only on sockets that name TCP; left on, a small write waits for
