@@ -211,6 +211,12 @@ def test_cancelled_elsewhere_ends_the_stream_with_abort() -> None:
         {"repetition_penalty": 1.1},
         {"response_format": {"type": "json_object"}},
         {"min_tokens": 3},
+        {"skip_special_tokens": False},
+        {"include_stop_str_in_output": True},
+        {"truncate_prompt_tokens": 1},
+        {"chat_template": "{{ messages }}"},
+        {"documents": [{"text": "x"}]},
+        {"prompt_embeds": "AAAA"},
         {"stream_options": {"include_usage": True}},
         {"stop": [""]},
         {"stop": ["x"] * 17},
@@ -254,6 +260,8 @@ def test_neutral_and_unknown_fields_are_accepted() -> None:
                 "user": "somebody",
                 "a_field_of_next_year": {"x": 1},
                 "top_k": -1,
+                "skip_special_tokens": True,
+                "include_stop_str_in_output": False,
             }
             status, answer = await live.post("/v1/completions", body)
             assert (status, answer["choices"][0]["text"]) == (200, HELLO[:3])

@@ -75,13 +75,16 @@ class EventResponse(Response):
             self._on_exit()
 
     async def _pump(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with contextlib.aclosing(self._chunks) as chunks, SendTimeout(self._send_timeout_s) as limit:
+            limit.begin()
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            limit.end()
             async for chunk in chunks:
                 limit.begin()
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
                 limit.end()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            limit.begin()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class SendTimeout:
