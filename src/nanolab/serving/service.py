@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from nanolab.serving.bodies import Message, OpenAiBody, content_text
 from nanolab.serving.engine import SamplingSpec
@@ -18,6 +20,26 @@ from nanolab.serving.stream import Stream
 from nanolab.serving.worker import Worker
 
 __all__ = ["ServerSettings", "Service"]
+
+# The tokenizer's own arguments. A template of the client's would be a program that runs here; the others change what
+# comes back. What remains are the variables of the model's template.
+RESERVED_TEMPLATE_OPTIONS = {
+    "conversation",
+    "tools",
+    "documents",
+    "chat_template",
+    "add_generation_prompt",
+    "continue_final_message",
+    "tokenize",
+    "padding",
+    "truncation",
+    "max_length",
+    "return_tensors",
+    "return_dict",
+    "return_assistant_tokens_mask",
+    "tokenizer_kwargs",
+}
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +64,7 @@ class Service:
         # NOTE: one thread, because a long text must not hold up the event loop, and a fast tokenizer
         # must not be entered twice.
         self._tokenizing = ThreadPoolExecutor(1, thread_name_prefix="tokenizer")
+        self._latest: WeakValueDictionary[str, Stream] = WeakValueDictionary()  # by id: the stream that has it now
 
     def close(self) -> None:
         self._tokenizing.shutdown(wait=True)
@@ -63,13 +86,12 @@ class Service:
         if not getattr(self.tokenizer, "chat_template", None):
             raise ApiError(400, "this model has no chat template; use /v1/completions", param="messages")
         turns = [content_text(message) for message in messages]
-        reserved = {"conversation", "tokenize", "add_generation_prompt"} & set(options or {})
+        reserved = RESERVED_TEMPLATE_OPTIONS & set(options or {})
         if reserved:
             raise ApiError(400, f"chat_template_kwargs may not set {', '.join(sorted(reserved))}")
+        render = partial(self.tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
         try:
-            text = self.tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=True, **(options or {})
-            )
+            text = await asyncio.wrap_future(self._tokenizing.submit(render, turns, **(options or {})))
         except Exception as error:  # a template is a program of the model's author: its errors are the caller's input
             raise ApiError(400, f"the chat template refused these messages: {error}", param="messages") from error
         return await self.encode(str(text), add_special_tokens=False)
@@ -79,11 +101,16 @@ class Service:
     def submit(
         self, request_id: str, prompt: list[int], sampling: SamplingSpec, request_class: str | None = None
     ) -> Stream:
-        return self.worker.submit(GenerationRequest(request_id, prompt, sampling, request_class))
+        stream = self.worker.submit(GenerationRequest(request_id, prompt, sampling, request_class))
+        self._latest[request_id] = stream
+        return stream
 
     def release(self, stream: Stream, reason: Reason = Reason.CANCELLED, message: str | None = None) -> None:
-        """End a request that is still open; nothing happens to one that has ended."""
-        if stream.finished is None:
+        """End a request that is still open; nothing happens to one that has ended.
+
+        Its end may be on the way here and its id in use again: that request is another one.
+        """
+        if stream.finished is None and self._latest.get(stream.request_id) is stream:
             self.worker.cancel(stream.request_id, reason, message)
 
     def check_model(self, model: str | None) -> None:
