@@ -39,7 +39,6 @@ RESERVED_TEMPLATE_OPTIONS = {
     "return_assistant_tokens_mask",
     "tokenizer_kwargs",
 }
-)
 
 
 @dataclass(frozen=True)
