@@ -53,6 +53,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "another architecture": (lambda d: edit_config(d, model_type="llama"), r"model_type 'llama'; the lab runs 'qwen3'"),
     "mixture of experts": (lambda d: edit_config(d, model_type="qwen3_moe"), r"model_type 'qwen3_moe'"),
     "config not JSON": (lambda d: (d / "config.json").write_text("{"), r"config\.json is not valid JSON"),
+    "tokenizer cut": (lambda d: truncate(d / "tokenizer.json", 5000), r"tokenizer\.json is not valid JSON"),
+    "tokenizer config not JSON": (
+        lambda d: (d / "tokenizer_config.json").write_text("{"), r"tokenizer_config\.json is not valid JSON",
+    ),
     "mark not JSON": (
         lambda d: ((d / MARK).write_text("{"), (d / "config.json").unlink()),
         r"Make it again: .*--preset tiny --out",

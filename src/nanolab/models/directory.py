@@ -49,6 +49,7 @@ def check_model_dir(directory: Path | str) -> None:
     for name in REQUIRED:
         if not (directory / name).is_file():
             raise LabError(f"{directory} has no {name}: it is not a whole model. {_finish(directory)}")
+        read_json(directory / name)  # a file cut short is named here, not deep inside a library
     check_architecture(directory)
     for path in weight_files(directory):
         _check_container(path)
