@@ -105,7 +105,7 @@ python scripts/practice/run.py serve --port 8801 --max-active 1 --max-queued 2 -
 # prints: reason="cancelled"
 # --8<-- [start:hang-up]
 curl -sN --max-time 1 http://127.0.0.1:8801/generate -H 'Content-Type: application/json' \
-  -d '{"prompt": "Hello", "max_tokens": 900, "request_id": "hangs-up"}' > runs/hung-up.jsonl || echo "hung up"
+  -d '{"prompt": "Hello", "max_tokens": 900, "request_id": "hangs-up"}' > runs/hung-up.txt || echo "hung up"
 until curl -s http://127.0.0.1:8801/health | grep -q '"active":0'; do sleep 0.1; done
 curl -s http://127.0.0.1:8801/metrics | grep '^nanolab:requests_finished_total'
 # --8<-- [end:hang-up]
