@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from serving.live import live_server
 
 from nanolab.errors import LabError
+from nanolab.load import remote
+from nanolab.load.router import Router
 from nanolab.load.runs import LoadSummary, RemoteOptions, load_remote, run_remote
 from nanolab.load.trace import read_trace, write_trace
 from nanolab.serving import Reason, WorkerLimits
 from nanolab.serving.eventlog import Log, read_log
-from nanolab.serving.events import Chunk, Ended, Finished, Retried, Sent, now_ns
+from nanolab.serving.events import Chunk, Ended, Event, Finished, Retried, Sent, now_ns
 from nanolab.serving.gate import Gate
 from nanolab.serving.simulated import SimulatedConfig, SimulatedHooks
 
@@ -262,3 +266,69 @@ def test_an_endpoint_that_is_down_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"endpoint http://127\.0\.0\.1:9 does not answer .*run\.py serve"):
         run_remote(options, lambda **facts: None)
     assert not (tmp_path / "log.jsonl").exists()
+
+
+@contextlib.asynccontextmanager
+async def silent_server() -> AsyncIterator[str]:
+    """Takes connections and never answers, like a server that was stopped with SIGSTOP."""
+    done = asyncio.Event()
+
+    async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await done.wait()
+        writer.close()
+
+    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        done.set()
+        server.close()
+
+
+def test_an_endpoint_that_never_answers_is_named_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HEALTH_TIMEOUT_S", 0.1, raising=False)
+
+    async def main() -> None:
+        async with asyncio.timeout(10), silent_server() as url, remote.connect([url], "native"):
+            pass
+
+    with pytest.raises(LabError, match="does not answer"):
+        asyncio.run(main())
+
+
+def test_a_replica_that_hangs_is_skipped_and_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "HEALTH_TIMEOUT_S", 0.1, raising=False)
+    monkeypatch.setattr(remote, "HEALTH_EVERY_S", 0.01)
+
+    async def main() -> str | None:
+        async with asyncio.timeout(10), silent_server() as url, live_server() as good:
+            replicas = [remote.Replica(url), remote.Replica(good.url, usable=False)]
+            client = remote.RemoteClient(good.http, replicas, Router("round_robin", 2), "native", lambda events: None)
+            watching = asyncio.create_task(client._watch_health())
+            try:
+                while [replica.usable for replica in replicas] != [False, True]:
+                    await asyncio.sleep(0.01)
+            finally:
+                watching.cancel()
+            return replicas[0].died
+
+    assert "Timeout" in str(asyncio.run(main()))
+
+
+def test_an_answer_with_an_unknown_reason_ends_as_an_error() -> None:
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(TOKEN + FINISHED.replace(b'"length"', b'"because"')) + b"0\r\n\r\n")
+        await writer.drain()
+
+    async def main() -> list[Event]:
+        events: list[Event] = []
+        async with stand_in(odd) as url, remote.connect([url], "native") as (http, replicas):
+            await remote.RemoteClient(http, replicas, Router("round_robin", 1), "native", events.extend).run(
+                [trace_request("r0")]
+            )
+        return events
+
+    end = asyncio.run(main())[-1]
+    assert isinstance(end, Ended)
+    assert end.reason is Reason.ERROR
+    assert "because" in str(end.message)

@@ -27,9 +27,11 @@ from nanolab.serving.events import Chunk, Ended, Reason, Retried, Sent
 __all__ = ["RemoteClient", "Replica", "connect"]
 
 HEALTH_EVERY_S = 0.5
+HEALTH_TIMEOUT_S = 5.0  # a server that takes connections and does not answer /health in this time hangs
 CONNECT_S = 5.0
 SILENCE_S = 300.0  # a stream that says nothing for this long is broken
-BROKEN = (aiohttp.ClientError, ConnectionError, TimeoutError, msgspec.MsgspecError, KeyError)
+# The last four are answers outside the protocol: no JSON, a field missing, an unknown reason, a wrong shape.
+BROKEN = (aiohttp.ClientError, ConnectionError, TimeoutError, msgspec.MsgspecError, KeyError, ValueError, TypeError)
 
 
 @dataclass
@@ -66,7 +68,7 @@ async def connect(urls: Sequence[str], api: str) -> AsyncIterator[tuple[aiohttp.
 
 async def _first_contact(http: aiohttp.ClientSession, replica: Replica, api: str) -> None:
     try:
-        async with http.get(f"{replica.url}/health") as response:
+        async with http.get(f"{replica.url}/health", timeout=_health_timeout()) as response:
             body = await response.read()
             if response.status != 200:
                 raise LabError(f"endpoint {replica.url} is not ready (/health: {response.status}); wait or restart it")
@@ -77,10 +79,10 @@ async def _first_contact(http: aiohttp.ClientSession, replica: Replica, api: str
             served = await read_served_model(http, replica.url)
             replica.model = served.id
             replica.revealed = replica.revealed or await reveal_vllm(http, replica.url, served)
-    except (*BROKEN, ValueError) as error:
+    except BROKEN as error:
         server = "a server (`vllm serve`, `run.py serve`)" if api == "openai" else "`run.py serve`"
         raise LabError(
-            f"endpoint {replica.url} does not answer ({error}); is {server} running there, on that port?"
+            f"endpoint {replica.url} does not answer ({_what(error)}); is {server} running there, on that port?"
         ) from error
 
 
@@ -200,12 +202,14 @@ class RemoteClient:
     async def _watch_health(self) -> None:
         while True:
             await asyncio.sleep(HEALTH_EVERY_S)
-            for replica in self.replicas:
-                try:
-                    async with self.http.get(f"{replica.url}/health") as response:
-                        replica.usable = response.status == 200
-                except BROKEN as error:
-                    self._broken(replica, error)
+            await asyncio.gather(*map(self._look_at, self.replicas))  # one that hangs does not hide the others
+
+    async def _look_at(self, replica: Replica) -> None:
+        try:
+            async with self.http.get(f"{replica.url}/health", timeout=_health_timeout()) as response:
+                replica.usable = response.status == 200
+        except BROKEN as error:
+            self._broken(replica, error)
 
     # ---- records -----------------------------------------------------------------------------------------
 
@@ -240,6 +244,10 @@ class RemoteClient:
     ) -> None:
         stamp = client_stamp(request.request_id, replica.url if replica else None)
         self.emit([Ended(**stamp, reason=reason, output_tokens=tokens, status=status, message=message)])
+
+
+def _health_timeout() -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=HEALTH_TIMEOUT_S)
 
 
 def _count(progress: Progress) -> int | None:
