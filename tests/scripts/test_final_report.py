@@ -189,9 +189,19 @@ def test_a_failure_is_reported_as_one(tmp_path: Path) -> None:
 
 def test_shipped_evidence_is_named_as_such_and_gives_way_to_a_run(tmp_path: Path) -> None:
     put(tmp_path, "quick-A", directory="docs/evidence")
-    assert "手册附带 · shipped" in section(report(tmp_path), "结论")
+    text = report(tmp_path)
+    assert "手册附带 · shipped" in section(text, "结论")
+    assert "| PASS | quick-A, 手册附带 · shipped" in section(text, "最低证据")
     put(tmp_path, "quick-A", "cpu-engine")
-    assert "手册附带 · shipped" not in section(report(tmp_path), "结论")
+    assert "手册附带 · shipped" not in report(tmp_path)
+
+
+def test_the_logs_of_5_7_settle_what_was_reclaimed(tmp_path: Path) -> None:
+    """5.7.1 cancels through the server and overloads it; the strongest of the logs is named."""
+    put_log(tmp_path, "runtime-cpu", {"event": "finished", "reason": "cancelled"})
+    assert "runtime-cpu" in section(report(tmp_path), "最低证据")
+    put_log(tmp_path, "server-cancel-gpu", {"event": "finished", "reason": "cancelled"}, simulated=False)
+    assert "server-cancel-gpu" in section(report(tmp_path), "最低证据")
 
 
 def test_a_broken_block_is_listed_and_claims_nothing(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import click
 import pytest
 
 from nanolab.evidence import repo_root
+from nanolab.evidence.scrub import shell_line
 from nanolab.manual import programs
-from nanolab.manual.fences import shell_line
 
 ROOT = repo_root()
 BLOCKS = sorted((ROOT / "docs" / "evidence").glob("*.json"))

@@ -2,7 +2,8 @@
 
 `Scrubber.clean` rewrites what it can when a block is recorded: repository paths become relative, others
 become `$MODEL_DIR/...`, `$HOME/...` or `$ELSEWHERE/name`. `leaks` finds what is left in any block, wherever
-it was made; `nanolab.evidence.validate` refuses a block with a leak.
+it was made; `nanolab.evidence.validate` refuses a block with a leak. `shell_line` is the way back: a recorded
+command as a reader types it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Scrubber", "leaks"]
+__all__ = ["Scrubber", "leaks", "shell_line"]
 
 # An absolute path: a slash that begins a word, then name characters; not "3/0/3", "tok/s" or "https://...".
 _POSIX_PATH = re.compile(r"(?<![\w.$})\]<:/*~-])/(?=[A-Za-z_.\u4e00-\u9fff])[^\s'\"`,;:()<>|=\[\]{}]*")
@@ -121,3 +123,25 @@ def _strings(value: object, place: str) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _strings(item, f"{place}[{index}]")
+
+
+# A block names places of its run by variables, as above. A reader has those of env.sh; the directories
+# the recorder wrote to are nobody's any more, and what lay there lies in runs/ of whoever types the command again.
+_READERS_VARIABLE = re.compile(r"\$(MODEL_DIR|NANO_DIR)\b")
+_SCRATCH = re.compile(r"\$(?:TMPDIR|HOME|ELSEWHERE)/(?:[^,/]+/)*(?=[^,/]+)")
+_WORKING_COPY = re.compile(r"\$TMPDIR/(?:[^,/]+/)*engine$")
+
+
+def shell_line(command: Any) -> str:
+    """A block's `command`, argv or one string, as a line that a reader can copy and run."""
+    if isinstance(command, str):
+        return command
+    return " ".join(_quoted(_SCRATCH.sub("runs/", _WORKING_COPY.sub("engine", str(part)))) for part in command)
+
+
+def _quoted(part: str) -> str:
+    if re.fullmatch(r"[\w@%+=:,./-]+", part):
+        return part
+    if re.fullmatch(r"[\w@%+=:,./-]+", _READERS_VARIABLE.sub("", part) or "."):
+        return f'"{part}"'
+    return "'" + part.replace("'", "'\"'\"'") + "'"

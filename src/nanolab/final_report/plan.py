@@ -131,7 +131,7 @@ MINIMUM = (
              "graph-fallback-performance")),
     Minimum("一次双 GPU 部署比较", "One two-GPU deployment comparison", ("parallel-comparison",)),
     Minimum("一份取消或过载的回收记录", "One record of reclaiming after cancel or overload",
-            (), ("client-cancel", "runtime-cpu", "server-single")),
+            (), ("client-cancel", "server-cancel", "server-overload", "runtime-cpu", "server-single")),
 )  # fmt: skip
 
 RECORDS = (

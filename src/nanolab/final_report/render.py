@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nanolab.evidence.scrub import shell_line
 from nanolab.final_report.collect import EVIDENCE_WORDS, Claim, Collection, pending
 from nanolab.final_report.notes import NOTES, is_written
 from nanolab.final_report.plan import EXPECTED, MINIMUM, RECORDS, Minimum
@@ -15,6 +16,7 @@ from nanolab.verdicts import EvidenceType
 __all__ = ["render"]
 
 _FACTS_SHOWN = 8
+_SHIPPED = "手册附带 · shipped with the manual"
 _RECLAIMED = ("cancelled", "rejected", "slow_consumer", "kv_exhausted", "error", "shutdown")
 
 
@@ -73,12 +75,12 @@ def _settled_claims(kind: Minimum, collection: Collection) -> Iterator[tuple[Evi
         claim = collection.find(item) if item.id in kind.ids else None
         if claim is not None and claim.settled:
             state = "PENDING (GPU)" if item.id in waiting else str(claim.block["check"])
-            yield claim.evidence, state, claim.name
+            yield claim.evidence, state, claim.name if claim.recorded_here else f"{claim.name}, {_SHIPPED}"
 
 
 def _reclaiming_logs(kind: Minimum, collection: Collection) -> Iterator[tuple[EvidenceType, str, str]]:
     """Logs in which a request ended otherwise than by finishing its output. A log has no verdict of its own."""
-    for name in kind.logs:
+    for name in (name for stem in kind.logs for name in (stem, f"{stem}-gpu")):
         log = collection.logs.get(name)
         if log is not None and log.complete and any(reason in log.reasons for reason in _RECLAIMED):
             yield log.evidence, "有记录 · recorded", name
@@ -95,7 +97,7 @@ def _conclusions(collection: Collection) -> Iterator[str]:
 
 def _conclusion(claim: Claim) -> Iterator[str]:
     block = claim.block
-    origin = "本机运行 · recorded here" if claim.recorded_here else "手册附带 · shipped with the manual"
+    origin = "本机运行 · recorded here" if claim.recorded_here else _SHIPPED
     model = block["model"]
     yield f"\n### {claim.name}: {block['title']['zh']} · {block['title']['en']}\n"
     yield f"- 判定 · Verdict: **{block['check']}**" + (" (过期 · stale)" if claim.stale else "")
@@ -105,7 +107,7 @@ def _conclusion(claim: Claim) -> Iterator[str]:
     if model is not None:
         synthetic = " (合成权重 · synthetic weights)" if model["synthetic"] else ""
         yield f"- 模型 · Model: {model['name']}{synthetic}"
-    yield f"- 命令 · Command: `{' '.join(block['command'])}`"
+    yield f"- 命令 · Command: `{shell_line(block['command'])}`"
     facts = list(_facts(block["result"]))
     if facts:
         yield f"- 事实 · Facts: {'; '.join(facts)}"

@@ -16,6 +16,7 @@ from typing import Any
 from mkdocs.plugins import get_plugin_logger
 from mkdocs.utils import get_relative_url
 
+from nanolab.evidence.scrub import shell_line
 from nanolab.manual import cards, excerpts, pages, programs
 from nanolab.manual.blocks import BlockStore, Missing
 from nanolab.manual.code import highlighted
@@ -209,28 +210,6 @@ class Fences:
 def _page_url(source: str) -> str:
     """The address of a page's file, from the site's root."""
     return re.sub(r"\.(md|ipynb)$", ".html", source)
-
-
-# A block names places of its run by variables (nanolab.evidence.scrub). A reader has those of env.sh; the directories
-# the recorder wrote to are nobody's any more, and what lay there lies in runs/ of whoever types the command again.
-_READERS_VARIABLE = re.compile(r"\$(MODEL_DIR|NANO_DIR)\b")
-_SCRATCH = re.compile(r"\$(?:TMPDIR|HOME|ELSEWHERE)/(?:[^,/]+/)*(?=[^,/]+)")
-_WORKING_COPY = re.compile(r"\$TMPDIR/(?:[^,/]+/)*engine$")
-
-
-def shell_line(command: Any) -> str:
-    """A block's `command`, argv or one string, as a line that a reader can copy and run."""
-    if isinstance(command, str):
-        return command
-    return " ".join(_word(_SCRATCH.sub("runs/", _WORKING_COPY.sub("engine", str(part)))) for part in command)
-
-
-def _word(part: str) -> str:
-    if re.fullmatch(r"[\w@%+=:,./-]+", part):
-        return part
-    if re.fullmatch(r"[\w@%+=:,./-]+", _READERS_VARIABLE.sub("", part) or "."):
-        return f'"{part}"'
-    return "'" + part.replace("'", "'\"'\"'") + "'"
 
 
 def _accept_all(_language: str, inputs: dict[str, Any], options: dict[str, Any], _attrs: Any, _md: Any) -> bool:
