@@ -97,6 +97,7 @@ def test_load_report_and_timeline_in_a_row(program: ModuleType, tmp_path: Path) 
         ("load --trace {mixed} --out {out} --endpoints http://127.0.0.1:9 --mode round", "--mode round needs"),
         ("load --trace {mixed} --out {out} --endpoints http://127.0.0.1:9", "does not answer"),
         ("load --trace {mixed} --out {out} --endpoints ,", "--endpoints is empty"),
+        ("load --trace {mixed} --out {out} --endpoints http://127.0.0.1:9,http://127.0.0.1:9", ":9 twice"),
         ("load --trace {mixed} --out {out}", "no model directory: pass --model"),
         ("load --trace nowhere.jsonl --out {out} --simulated", "cannot read the trace nowhere.jsonl"),
         ("load --trace {mixed} --out {dir} --simulated", "is a directory"),

@@ -181,6 +181,41 @@ def test_a_second_signal_makes_the_deadline_now(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+SLOW_TO_LOAD = """
+import asyncio, time
+from nanolab.serving.server import ServeOptions, serve
+from nanolab.serving.simulated import SimulatedEngine
+
+def create():
+    print("loading", flush=True)
+    time.sleep(%d)
+    return SimulatedEngine()
+
+asyncio.run(serve(create, ServeOptions(port=0)))
+"""
+
+
+@pytest.mark.parametrize(("load_s", "signals", "code"), [(2, 1, 0), (600, 2, 128 + signal.SIGINT)])
+def test_a_signal_while_the_engine_loads(load_s: int, signals: int, code: int) -> None:
+    """Loading cannot be interrupted: one signal stops after it, a second one does not wait for it."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    command = [sys.executable, "-c", SLOW_TO_LOAD % load_s]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, env=environment, **pipes)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        assert "stopping once the engine has loaded" in process.stderr.readline()
+        for _ in range(signals - 1):
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=EXIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == code
+
+
 def test_a_stalled_client_does_not_hold_up_the_exit(tmp_path: Path) -> None:
     """A client that keeps its connection open and reads nothing is cut off after the drain."""
     options = ["--simulated", "--simulated-step-ms", "1", "--drain-s", "0.2", "--max-model-len", "60000"]

@@ -394,6 +394,7 @@ def test_the_engines_own_refusal_rejects_one_request() -> None:
         (request("r", prompt=[1] * 1000, max_tokens=25), "1000 prompt tokens .* = 1025, more than the context of 1024"),
         (request("r", temperature=float("nan")), "temperature is nan"),
         (request("r", temperature=-1.0), "temperature is -1"),
+        (request("r", temperature=1e-45), "temperature is 1e-45; it must be 0, which is greedy, or from 1e-05"),
         (request("r", top_p=0.0), "top_p is 0"),
         (request("r", top_k=-1), "top_k is -1"),
         (request("r", seed=2**63), "seed is"),

@@ -230,6 +230,9 @@ def run_remote(options: RemoteOptions, announce: Callable[..., None]) -> LoadSum
     check_writable(options.out)
     if not options.endpoints:
         raise LabError("--endpoints is empty; give one or more URLs, separated by commas")
+    urls = [url.rstrip("/") for url in options.endpoints]
+    if twice := sorted({url for url in urls if urls.count(url) > 1}):
+        raise LabError(f"--endpoints names {twice[0]} twice; name each replica once, or one would be counted as two")
     trace = read_trace(options.trace)
     return asyncio.run(load_remote(options, trace, announce))
 

@@ -9,7 +9,6 @@ RefusedRequest
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from nanolab.serving.engine import EngineFacts, SamplingSpec
@@ -23,6 +22,8 @@ __all__ = [
     "RefusedRequest",
     "check_request",
 ]
+
+COLDEST = 1e-5  # logits / T must stay finite in float32
 
 
 class RefusedRequest(Exception):
@@ -93,8 +94,9 @@ def _check_prompt(request: GenerationRequest, facts: EngineFacts) -> None:
 def _check_sampling(sampling: SamplingSpec, facts: EngineFacts) -> None:
     if sampling.max_tokens < 1:
         raise InvalidRequest(f"max_tokens is {sampling.max_tokens}; it must be at least 1", "max_tokens")
-    if not (math.isfinite(sampling.temperature) and 0 <= sampling.temperature <= 100):
-        raise InvalidRequest(f"temperature is {sampling.temperature}; it must be in [0, 100]", "temperature")
+    if sampling.temperature != 0 and not COLDEST <= sampling.temperature <= 100:  # nan is not either
+        least = f"it must be 0, which is greedy, or from {COLDEST:g} to 100"
+        raise InvalidRequest(f"temperature is {sampling.temperature}; {least}", "temperature")
     if not 0 < sampling.top_p <= 1:
         raise InvalidRequest(f"top_p is {sampling.top_p}; it must be in (0, 1]", "top_p")
     if not 0 <= sampling.top_k <= facts.vocab_size:

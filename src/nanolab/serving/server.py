@@ -2,7 +2,7 @@
 
 The signals are ours. On SIGINT or SIGTERM the worker drains first, so that every open stream ends with a terminal
 event; only then is uvicorn told to exit, which it does once those streams are written. A second signal ends what
-is left at once.
+is left at once; while the engine still loads, which nothing can interrupt, it ends the process.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import multiprocessing
+import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,7 +102,7 @@ async def serve(
     )
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(bound))
-        stack.enter_context(_signals(stop, hurry))
+        stack.enter_context(_signals(stop, hurry, loading=lambda: worker.state is State.STARTING))
         tokenizer = await _start(worker, on_started)
         service = Service(
             worker, tokenizer, options.model_id, options.model_root, metrics, options.settings, options.facts
@@ -185,20 +188,31 @@ async def _first_of(event: Any, task: asyncio.Task[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _signals(stop: asyncio.Event, hurry: asyncio.Event) -> Iterator[None]:
+def _signals(stop: asyncio.Event, hurry: asyncio.Event, loading: Callable[[], bool]) -> Iterator[None]:
     """The first signal stops, the second hurries. In a thread other than the main one there is nothing to own."""
     loop = asyncio.get_running_loop()
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
+        if stop.is_set() and loading():
+            _end_now(number)
+        if loading():
+            print("stopping once the engine has loaded; the same signal again ends it at once", file=sys.stderr)
         (hurry if stop.is_set() else stop).set()
 
     owned = []
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, on_signal)
+            loop.add_signal_handler(number, on_signal, number)
             owned.append(number)
     try:
         yield
     finally:
         for number in owned:
             loop.remove_signal_handler(number)
+
+
+def _end_now(number: signal.Signals) -> None:
+    """No request is open and no log begun: the other ranks are killed, and Python's resource tracker frees the rest."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    os._exit(128 + number)
