@@ -59,8 +59,9 @@ python scripts/e2e/patch.py status
 # background: http://127.0.0.1:8801/health
 # --8<-- [start:replica-a]
 source env.sh
-python scripts/practice/run.py serve --tp 1 --eager --policy balanced --batch-seqs 4 --max-active 8 --port 8801 \
-  --worker-id replica-a --dist-init tcp://127.0.0.1:29501 --shm-name nano_replica_a --out runs/server-replica-a.jsonl
+OMP_NUM_THREADS=1 python scripts/practice/run.py serve --tp 1 --eager --policy balanced \
+  --batch-seqs 4 --max-active 8 --port 8801 --worker-id replica-a \
+  --dist-init tcp://127.0.0.1:29501 --shm-name nano_replica_a --out runs/server-replica-a.jsonl
 # --8<-- [end:replica-a]
 
 # tier: cpu
@@ -68,8 +69,9 @@ python scripts/practice/run.py serve --tp 1 --eager --policy balanced --batch-se
 # background: http://127.0.0.1:8802/health
 # --8<-- [start:replica-b]
 source env.sh
-python scripts/practice/run.py serve --tp 1 --eager --policy balanced --batch-seqs 4 --max-active 8 --port 8802 \
-  --worker-id replica-b --dist-init tcp://127.0.0.1:29502 --shm-name nano_replica_b --out runs/server-replica-b.jsonl
+OMP_NUM_THREADS=1 python scripts/practice/run.py serve --tp 1 --eager --policy balanced \
+  --batch-seqs 4 --max-active 8 --port 8802 --worker-id replica-b \
+  --dist-init tcp://127.0.0.1:29502 --shm-name nano_replica_b --out runs/server-replica-b.jsonl
 # --8<-- [end:replica-b]
 
 # tier: gpu reason=需要第 1 张 GPU | needs the first GPU
@@ -167,8 +169,9 @@ PY
 # background: http://127.0.0.1:8801/health
 # --8<-- [start:tp2-server]
 source env.sh
-python scripts/practice/run.py serve --tp 2 --eager --policy balanced --batch-seqs 8 --max-active 16 --port 8801 \
-  --worker-id tp-two --dist-init tcp://127.0.0.1:29503 --shm-name nano_tp_two --out runs/server-tp2.jsonl
+OMP_NUM_THREADS=1 python scripts/practice/run.py serve --tp 2 --eager --policy balanced \
+  --batch-seqs 8 --max-active 16 --port 8801 --worker-id tp-two \
+  --dist-init tcp://127.0.0.1:29503 --shm-name nano_tp_two --out runs/server-tp2.jsonl
 # --8<-- [end:tp2-server]
 
 # tier: gpu reason=需要两张 GPU | needs two GPUs
