@@ -11,11 +11,11 @@ from __future__ import annotations
 import getpass
 import os
 import re
+import shlex
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 __all__ = ["Scrubber", "leaks", "shell_line"]
 
@@ -132,16 +132,12 @@ _SCRATCH = re.compile(r"\$(?:TMPDIR|HOME|ELSEWHERE)/(?:[^,/]+/)*(?=[^,/]+)")
 _WORKING_COPY = re.compile(r"\$TMPDIR/(?:[^,/]+/)*engine$")
 
 
-def shell_line(command: Any) -> str:
-    """A block's `command`, argv or one string, as a line that a reader can copy and run."""
-    if isinstance(command, str):
-        return command
-    return " ".join(_quoted(_SCRATCH.sub("runs/", _WORKING_COPY.sub("engine", str(part)))) for part in command)
+def shell_line(command: Iterable[str]) -> str:
+    """A block's `command` as a line that a reader can copy and run."""
+    return " ".join(_quoted(_SCRATCH.sub("runs/", _WORKING_COPY.sub("engine", part))) for part in command)
 
 
 def _quoted(part: str) -> str:
-    if re.fullmatch(r"[\w@%+=:,./-]+", part):
-        return part
-    if re.fullmatch(r"[\w@%+=:,./-]+", _READERS_VARIABLE.sub("", part) or "."):
-        return f'"{part}"'
-    return "'" + part.replace("'", "'\"'\"'") + "'"
+    """Double quotes where a variable of the reader's is all that needs them, else what the shell asks for."""
+    rest, variables = _READERS_VARIABLE.subn("_", part)
+    return f'"{part}"' if variables and shlex.quote(rest) == rest else shlex.quote(part)

@@ -12,7 +12,7 @@ from nanolab.errors import LabError
 from nanolab.evidence.promote import block_paths
 from nanolab.evidence.provenance import is_stale
 from nanolab.evidence.schema import Block, load
-from nanolab.final_report.plan import EXPECTED, Expected, Needs
+from nanolab.final_report.plan import EXPECTED, Expected, Needs, recorded_as
 from nanolab.verdicts import EvidenceType, Verdict
 
 __all__ = ["EVIDENCE_WORDS", "Claim", "Collection", "EventLog", "collect", "pending"]
@@ -64,7 +64,7 @@ class Collection:
 
     def find(self, item: Expected) -> Claim | None:
         """The strongest block for `item`; of equals, the one recorded here."""
-        held = [self.claims[name] for name in item.names if name in self.claims]
+        held = [self.claims[name] for name in recorded_as(item.id) if name in self.claims]
         strength = list(EvidenceType)
         return min(held, key=lambda c: (strength.index(c.evidence), not c.recorded_here), default=None)
 

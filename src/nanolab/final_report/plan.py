@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["EXPECTED", "MINIMUM", "RECORDS", "Expected", "Minimum", "Needs", "Record"]
+__all__ = ["EXPECTED", "MINIMUM", "RECORDS", "Expected", "Minimum", "Needs", "Record", "recorded_as"]
+
+
+def recorded_as(name: str) -> tuple[str, str]:
+    """The files of runs/, without suffix, that can hold `name`: a GPU record may stand beside the CPU one."""
+    return name, f"{name}-gpu"
 
 
 class Needs(StrEnum):
@@ -26,11 +31,6 @@ class Expected:
     section: str
     needs: Needs
     command: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The files, without suffix, that can hold it: a GPU record may stand beside the CPU one."""
-        return self.id, f"{self.id}-gpu"
 
 
 @dataclass(frozen=True)

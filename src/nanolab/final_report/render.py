@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from nanolab.evidence.scrub import shell_line
 from nanolab.final_report.collect import EVIDENCE_WORDS, Claim, Collection, pending
 from nanolab.final_report.notes import NOTES, is_written
-from nanolab.final_report.plan import EXPECTED, MINIMUM, RECORDS, Minimum
+from nanolab.final_report.plan import EXPECTED, MINIMUM, RECORDS, Minimum, recorded_as
 from nanolab.verdicts import EvidenceType
 
 __all__ = ["render"]
@@ -80,7 +81,7 @@ def _settled_claims(kind: Minimum, collection: Collection) -> Iterator[tuple[Evi
 
 def _reclaiming_logs(kind: Minimum, collection: Collection) -> Iterator[tuple[EvidenceType, str, str]]:
     """Logs in which a request ended otherwise than by finishing its output. A log has no verdict of its own."""
-    for name in (name for stem in kind.logs for name in (stem, f"{stem}-gpu")):
+    for name in chain.from_iterable(map(recorded_as, kind.logs)):
         log = collection.logs.get(name)
         if log is not None and log.complete and any(reason in log.reasons for reason in _RECLAIMED):
             yield log.evidence, "有记录 · recorded", name

@@ -18,6 +18,7 @@ from nanolab.errors import LabError, MissingPrerequisite
 from nanolab.evidence import describe_device
 from nanolab.serving.engine import CreateEngine, EngineFacts
 from nanolab.serving.events import RunHeader
+from nanolab.serving.lifecycle import require_positive
 from nanolab.serving.simulated import SimulatedConfig, SimulatedEngine
 from nanolab.sources import EngineSource, resolve
 from nanolab.verdicts import EvidenceType
@@ -129,9 +130,7 @@ def _creator(source: EngineSource, model: Path, config: dict[str, Any]) -> Creat
 def _prepare_simulated(options: EngineOptions) -> Launch:
     if options.policy != "prefill_first" or options.tp != 1:
         raise LabError("the simulated engine knows --policy prefill_first and --tp 1 only")
-    for name in ("max_model_len", "batch_tokens", "batch_seqs"):
-        if getattr(options, name) < 1:
-            raise LabError(f"{name} is {getattr(options, name)}; it must be at least 1")
+    require_positive(options, "max_model_len", "batch_tokens", "batch_seqs")
     if not 0 <= options.simulated_step_ms < float("inf"):
         raise LabError(f"--simulated-step-ms is {options.simulated_step_ms:g}; it must be 0 or more")
     config = SimulatedConfig(

@@ -24,6 +24,7 @@ __all__ = [
     "WorkerLimits",
     "answered",
     "promise",
+    "require_positive",
     "settled_interpreter",
 ]
 
@@ -62,6 +63,13 @@ class CancelAnswer(StrEnum):
     UNKNOWN = "unknown"
 
 
+def require_positive(options: object, *names: str) -> None:
+    """A limit of 0 would not refuse anything: the run would wait for ever."""
+    for name in names:
+        if getattr(options, name) < 1:
+            raise LabError(f"{name} is {getattr(options, name)}; it must be at least 1")
+
+
 @dataclass(frozen=True)
 class WorkerLimits:
     max_active: int = 8  # admitted requests, waiting or running in the engine
@@ -69,9 +77,7 @@ class WorkerLimits:
     stream_capacity: int = 1024  # unread tokens a stream holds before its reader counts as stalled
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) < 1:
-                raise LabError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        require_positive(self, *self.__dataclass_fields__)
 
 
 def promise() -> Future[Any]:

@@ -193,11 +193,14 @@ def _signals(stop: asyncio.Event, hurry: asyncio.Event, loading: Callable[[], bo
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
-        if stop.is_set() and loading():
+        if not stop.is_set():
+            if loading():
+                print("stopping once the engine has loaded; the same signal again ends it at once", file=sys.stderr)
+            stop.set()
+        elif loading():
             _end_now(number)
-        if loading():
-            print("stopping once the engine has loaded; the same signal again ends it at once", file=sys.stderr)
-        (hurry if stop.is_set() else stop).set()
+        else:
+            hurry.set()
 
     owned = []
     for number in (signal.SIGINT, signal.SIGTERM):
