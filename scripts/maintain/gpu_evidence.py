@@ -1,4 +1,4 @@
-"""Record every GPU block of the manual in one run, in less than ten minutes on an H200 (see --list).
+"""Record every GPU block of the manual in one run: --list says what each step takes on an H200, and what it needs.
 
 \b
 python scripts/maintain/gpu_evidence.py --model models/qwen3-0.6b-shape --upstream nano-vllm
