@@ -1,12 +1,15 @@
 """Decode steps launched ahead: the same tokens, ends and blocks as plain steps, whatever ends a request."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tqdm import tqdm
 
 from nanoengine import LLM, SamplingParams
+from nanoengine.engine import llm_engine
 from nanoengine.engine.run_ahead import LaunchedStep
 
 OPTIONS = {"device": "cpu", "max_model_len": 256, "kvcache_block_size": 16, "max_num_seqs": 8}
@@ -98,10 +101,7 @@ def test_a_stop_token_ends_its_request_and_nothing_else(tiny_model: Path) -> Non
 
 def test_rows_follow_their_sequences_when_one_ends(tiny_model: Path) -> None:
     """Sequences that end by length leave holes; the others' input ids come from other rows than their own."""
-    rng = random.Random(5)
-    work = [
-        ([rng.randrange(3, 250) for _ in range(9)], SamplingParams(max_tokens=n, temperature=0.0)) for n in (9, 3, 7, 5)
-    ]
+    work = ending_one_by_one()
     plain = run(tiny_model, work, run_ahead=False, num_kvcache_blocks=64)
     ahead = run(tiny_model, work, run_ahead=True, num_kvcache_blocks=64)
     assert differences(plain, ahead) == []
@@ -109,10 +109,142 @@ def test_rows_follow_their_sequences_when_one_ends(tiny_model: Path) -> None:
 
 def test_an_engine_that_mixes_rows_up_is_noticed(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: input ids taken from the rows of the new batch are the wrong ones."""
-    rng = random.Random(5)
-    work = [
-        ([rng.randrange(3, 250) for _ in range(9)], SamplingParams(max_tokens=n, temperature=0.0)) for n in (9, 3, 7, 5)
-    ]
+    work = ending_one_by_one()
     plain = run(tiny_model, work, run_ahead=False, num_kvcache_blocks=64)
     monkeypatch.setattr(LaunchedStep, "rows_of", lambda self, seqs: list(range(len(seqs))))
     assert "tokens" in differences(plain, run(tiny_model, work, run_ahead=True, num_kvcache_blocks=64))
+
+
+# ---- interrupted -------------------------------------------------------------------------------------------
+
+MakeEngine = Callable[..., LLM]
+ROUNDS = range(1, 9)  # ending_one_by_one() takes a prefill step and eight decode steps
+
+
+def add(llm: LLM, work: list[tuple[list[int], SamplingParams]]) -> list[int]:
+    return [llm.add_request(prompt, params) for prompt, params in work]
+
+
+def generate(llm: LLM, work: list[tuple[list[int], SamplingParams]]) -> list[list[int]]:
+    answers = llm.generate([prompt for prompt, _ in work], [params for _, params in work])
+    return [answer["token_ids"] for answer in answers]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, call: int, late: bool = False) -> None:
+    """Ctrl-C in the `call`th call of `name`, before it does anything or, `late`, after it has done everything."""
+    calls, wanted = 0, getattr(owner, name)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        result = wanted(*given, **named) if late or calls != call else None
+        if calls == call:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, name, interrupted)
+
+
+def assert_between_steps(llm: LLM) -> None:
+    queued = [seq.seq_id for seq in (*llm.scheduler.running, *llm.scheduler.waiting)]
+    assert queued == sorted(queued)
+    for seq in llm.requests.values():
+        assert -1 not in seq.token_ids
+        assert seq.num_scheduled_tokens == 0
+        assert len(seq.block_table) == -(-seq.num_cached_tokens // seq.block_size)
+
+
+def assert_idle(llm: LLM) -> None:
+    pool = llm.scheduler.block_manager
+    assert llm.requests == {}
+    assert llm.is_finished()
+    assert len(pool.free_block_ids) == len(pool.blocks)
+    assert all(block.ref_count == 0 for block in pool.blocks)
+
+
+@pytest.mark.parametrize("rounds", ROUNDS)
+def test_closed_steps_leave_a_plain_step_boundary(make_engine: MakeEngine, rounds: int) -> None:
+    work = ending_one_by_one()
+    llm, expected = make_engine(), generate(make_engine(run_ahead=False), work)
+    ids = add(llm, work)
+    steps, outputs = llm.steps(), {}
+    for _ in range(rounds):
+        outputs |= next(steps)[0]
+    del steps  # whoever leaves a loop over it early closes it
+    assert_between_steps(llm)
+    for finished, _ in llm.steps():  # what ended while closing is not lost: the next step hands it out
+        outputs |= finished
+    assert [outputs[request_id] for request_id in ids] == expected
+    assert_idle(llm)
+
+
+def test_generate_after_closed_steps(make_engine: MakeEngine) -> None:
+    llm, work = make_engine(), requests(6)
+    expected = generate(make_engine(), work)
+    add(llm, ending_one_by_one())
+    for _ in range(6):
+        next(llm.steps())  # each of these is closed at once
+    assert generate(llm, work) == expected
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("call", ROUNDS)
+@pytest.mark.parametrize(
+    ("name", "late"), [("launch", False), ("launch", True), ("read", False), ("postprocess", False)]
+)
+def test_steps_go_on_after_an_interruption(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, name: str, late: bool, call: int
+) -> None:
+    """Before a step is launched, when it is under way, while its tokens are awaited, before it is accounted for."""
+    work = ending_one_by_one()
+    llm, expected = make_engine(kvcache_block_size=1, num_kvcache_blocks=256), generate(make_engine(), work)
+    ids, outputs = add(llm, work), dict(llm.step()[0])
+    owners = {"launch": llm.model_runner, "read": LaunchedStep, "postprocess": llm.scheduler}
+    interrupt(monkeypatch, owners[name], name, call, late)
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 -- what came before the interruption counts
+        for finished, _ in llm.steps():
+            outputs |= finished
+    assert_between_steps(llm)
+    for finished, _ in llm.steps():
+        outputs |= finished
+    assert [outputs[request_id] for request_id in ids] == expected
+    assert_idle(llm)
+
+
+@pytest.mark.parametrize("run_ahead", [True, False])
+@pytest.mark.parametrize("name", ["run", "launch", "read", "update", "decode"])
+def test_an_interrupted_generate_leaves_nothing_behind(
+    make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, name: str, run_ahead: bool
+) -> None:
+    """In a prefill step, in a decode step, in the bar that counts them, and in the detokenizer."""
+    llm, work = make_engine(run_ahead=run_ahead), ending_one_by_one()
+    expected = generate(make_engine(), work)
+
+    class Bar(tqdm):  # type: ignore[type-arg]
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm_engine, "tqdm", Bar)
+        runner = llm.model_runner
+        owners = {"run": runner, "launch": runner, "read": LaunchedStep, "update": Bar, "decode": llm.tokenizer}
+        interrupt(patch, owners[name], name, 1 if name == "run" else 3)
+        if run_ahead or name not in ("launch", "read"):
+            with pytest.raises(KeyboardInterrupt):
+                generate(llm, work)
+    assert_idle(llm)
+    assert generate(llm, work) == expected
+    assert_idle(llm)
+
+
+def test_an_interrupted_generate_leaves_the_requests_of_others(make_engine: MakeEngine, monkeypatch: Any) -> None:
+    llm, work = make_engine(), ending_one_by_one()
+    expected = generate(make_engine(), work)
+    ids = add(llm, work[:2])
+    with monkeypatch.context() as patch:
+        interrupt(patch, llm.model_runner, "launch", 2)
+        with pytest.raises(KeyboardInterrupt):
+            generate(llm, work[2:])
+    assert list(llm.requests) == ids
+    outputs = {request_id: tokens for finished, _ in llm.steps() for request_id, tokens in finished}
+    assert [outputs[request_id] for request_id in ids] == expected[:2]
+    assert_idle(llm)

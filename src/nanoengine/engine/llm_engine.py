@@ -133,7 +133,8 @@ class LLMEngine:
     def steps(self) -> Iterator[tuple[list[Output], int]]:
         """What `step()` returns, until all requests have ended. Nothing may be added or aborted meanwhile.
 
-        With `run_ahead` a decode step is launched before the tokens of the one before it are read.
+        With `run_ahead` a decode step is launched before the tokens of the one before it are read. Closed early, it
+        leaves the engine between two steps.
         """
         while not self.is_finished():
             if self.may_run_ahead() and self.scheduler.next_decode_is_certain():
@@ -162,25 +163,25 @@ class LLMEngine:
         """Run all `prompts` to their end; {"text", "token_ids"} for each, in input order."""
         each = params if isinstance(params, list) else [params] * len(prompts)
         request_ids: list[int] = []
+        outputs: dict[int, list[int]] = {}
+        rates = {"prefill": 0.0, "decode": 0.0}
         try:
             for prompt, p in zip(prompts, each, strict=True):
                 request_ids.append(self.add_request(prompt, p))
-        except ValueError:  # one bad prompt refuses the call: the good ones before it must not linger
+            with tqdm(total=len(prompts), desc="Generating", dynamic_ncols=True, disable=not use_tqdm) as bar:
+                start = perf_counter()
+                for finished, num_tokens in self.steps():
+                    now = perf_counter()
+                    rates["prefill" if num_tokens > 0 else "decode"] = abs(num_tokens) / (now - start)
+                    start = now
+                    if use_tqdm:
+                        bar.set_postfix({phase: f"{rate:.0f} tok/s" for phase, rate in rates.items()})
+                        bar.update(len(finished))
+                    outputs |= finished
+        except BaseException:  # a bad prompt, Ctrl-C, an error in a step: the requests of this call must not linger
             for request_id in request_ids:
                 self.abort(request_id)
             raise
-        outputs: dict[int, list[int]] = {}
-        rates = {"prefill": 0.0, "decode": 0.0}
-        with tqdm(total=len(prompts), desc="Generating", dynamic_ncols=True, disable=not use_tqdm) as bar:
-            start = perf_counter()
-            for finished, num_tokens in self.steps():
-                now = perf_counter()
-                rates["prefill" if num_tokens > 0 else "decode"] = abs(num_tokens) / (now - start)
-                start = now
-                if use_tqdm:
-                    bar.set_postfix({phase: f"{rate:.0f} tok/s" for phase, rate in rates.items()})
-                    bar.update(len(finished))
-                outputs |= finished
         return [
             {"text": self.tokenizer.decode(outputs[request_id]), "token_ids": outputs[request_id]}
             for request_id in request_ids

@@ -8,7 +8,8 @@ looks whether it ends the request. So the host need not stand between two steps:
     account N + 1  counts advance as after every step, with a placeholder for each token nobody has read yet
 
 Tokens and finish reasons are those of plain steps. The difference: a sequence that meets a stop token is in one more
-batch, and the candidate of that batch is thrown away. Nothing is in flight when `decode_ahead` has ended.
+batch, and the candidate of that batch is thrown away. Nothing is in flight when `decode_ahead` has ended, nor when it
+was closed or interrupted: sequences and queues are then as after a plain step.
 """
 
 from collections.abc import Iterator
@@ -53,18 +54,23 @@ class LaunchedStep:
 def decode_ahead(scheduler: Scheduler, runner: "ModelRunner") -> Iterator[tuple[list[Sequence], int]]:
     """Run decode steps while the next batch is certain; yields (sequences that ended, tokens) for each of them."""
     launched: LaunchedStep | None = None
-    while True:
-        following = None
-        if scheduler.next_decode_is_certain():
-            following = runner.launch(scheduler.schedule()[0], launched)
-        ended: list[Sequence] = []
+    try:
+        while True:
+            following = None
+            if scheduler.next_decode_is_certain():
+                following = runner.launch(scheduler.schedule()[0], launched)
+            if launched is not None:
+                scheduler.settle(launched.seqs, launched.read())
+            settled, launched = launched, following
+            if launched is not None:
+                alive = [seq for seq in launched.seqs if not seq.is_finished]
+                scheduler.postprocess(alive, [UNREAD] * len(alive), False)
+            if settled is not None:
+                yield scheduler.take_exhausted(), len(settled.seqs)
+            if launched is None:
+                return
+    except BaseException:  # closed, Ctrl-C, an error: no placeholder and no half-made step may stay behind
         if launched is not None:
-            ended = scheduler.settle(launched.seqs, launched.read())
-        if following is not None:
-            alive = [seq for seq in following.seqs if not seq.is_finished]
-            scheduler.postprocess(alive, [UNREAD] * len(alive), False)
-        if launched is not None:
-            yield ended, len(launched.seqs)
-        if following is None:
-            return
-        launched = following
+            scheduler.settle(launched.seqs, launched.read())
+        scheduler.unschedule()
+        raise

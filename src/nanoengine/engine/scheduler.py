@@ -116,16 +116,24 @@ class Scheduler:
         self.exhausted.append(seq)
 
     def take_exhausted(self) -> list[Sequence]:
-        """Sequences that ended while scheduling; each is handed out once."""
+        """Sequences that ended while scheduling or settling; each is handed out once."""
         ended, self.exhausted = self.exhausted, []
         return ended
 
     def abort(self, seq: Sequence) -> None:
         """End `seq` between two steps, wherever it is."""
-        queue = self.running if seq.status is SequenceStatus.RUNNING else self.waiting
-        queue.remove(seq)
+        for queue in (self.waiting, self.running, self.exhausted):
+            if seq in queue:
+                queue.remove(seq)
         self.block_manager.deallocate(seq)
         seq.finish("cancelled")
+
+    def unschedule(self) -> None:
+        """Take back a decode batch that was not accounted for: preempt it, for it may hold a block it never filled."""
+        for seq in [seq for seq in reversed(self.running) if seq.num_scheduled_tokens]:
+            seq.num_scheduled_tokens = 0
+            self.running.remove(seq)
+            self.preempt(seq)
 
     def postprocess(self, seqs: list[Sequence], token_ids: list[int], is_prefill: bool) -> None:
         """Account for the KV just written, accept each candidate token, and let finished sequences go."""
@@ -153,12 +161,11 @@ class Scheduler:
             return False
         return len(self.block_manager.free_block_ids) >= len(self.running)
 
-    def settle(self, seqs: list[Sequence], token_ids: list[int]) -> list[Sequence]:
-        """Put the tokens of a step where its placeholders stand; returns the sequences that end with them.
+    def settle(self, seqs: list[Sequence], token_ids: list[int]) -> None:
+        """Put the tokens of a step where its placeholders stand; take_exhausted() returns the sequences they end.
 
         A row without a placeholder belongs to a sequence that had ended when the step was accounted for.
         """
-        ended = []
         for seq, token_id in zip(seqs, token_ids, strict=True):
             if seq.last_token != UNREAD:
                 continue
@@ -168,8 +175,7 @@ class Scheduler:
                     seq.finish(reason)
                 else:
                     self.end(seq, reason)
-                ended.append(seq)
-        return ended
+                self.exhausted.append(seq)
 
     def stop_reason(self, seq: Sequence, token_id: int) -> str | None:
         if token_id in self.eos and not seq.ignore_eos:
