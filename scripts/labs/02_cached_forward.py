@@ -59,7 +59,7 @@ def say(facts: dict[str, Any], steps: int) -> None:
 @click.option("--device", type=click.Choice(["auto", "cuda", "cpu"]), default="auto", show_default=True)
 @click.option("--prompt-len", type=click.IntRange(1), default=64, show_default=True, help="Tokens before step 1.")
 @click.option(
-    "--steps", type=click.IntRange(1), default=8, show_default=True, help="Forward passes, the prompt's included."
+    "--steps", type=click.IntRange(2), default=8, show_default=True, help="Forward passes, the prompt's included."
 )
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Measured runs of each path.")
 @click.option("--dtype", default="auto", show_default=True, help="auto (as stored), bfloat16, float16 or float32.")

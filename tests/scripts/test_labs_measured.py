@@ -48,6 +48,13 @@ def test_cached_forward(tiny_model: Path, tmp_path: Path, options: list[str], co
     assert check.exit_code == 0, check.output
 
 
+def test_a_run_without_a_decode_step_is_refused(tiny_model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    result = run(cached, "--steps", "1", "--model", tiny_model, "--out", out)
+    assert result.exit_code == 2
+    assert "Invalid value for '--steps': 1 is not in the range x>=2" in result.output and not out.exists()
+
+
 def test_both_paths_are_given_one_trajectory(tiny_model: Path) -> None:
     from nanolab import numerics
     from nanolab.numerics import cached_forward
