@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -20,6 +22,17 @@ triton_interpreter.enable()
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Directory of the `tiny` model (bfloat16, seed 0). Shared by the session: never write into it."""
     return make_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def no_chat_template(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `tiny` model with a tokenizer that has no chat template."""
+    directory = shutil.copytree(tiny_model, tmp_path_factory.mktemp("models") / "no-template")
+    config_file = directory / "tokenizer_config.json"
+    config = json.loads(config_file.read_text("utf-8"))
+    del config["chat_template"]
+    config_file.write_text(json.dumps(config), "utf-8")
+    return directory
 
 
 @pytest.fixture(scope="session")

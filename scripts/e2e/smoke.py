@@ -10,7 +10,7 @@ import click
 from nanolab import cli, sources
 from nanolab.cases import walk
 from nanolab.evidence import Recording, describe_device
-from nanolab.models import describe_model
+from nanolab.models import chat_text, describe_model
 from nanolab.sources import EngineDriver, SamplingSpec
 from nanolab.verdicts import EvidenceType, Verdict
 
@@ -20,9 +20,7 @@ OUTPUT_TOKENS = 2
 
 def chat_prompt(tokenizer: Any) -> tuple[str, list[int]]:
     """The question through the model's chat template: text and ids."""
-    messages = [{"role": "user", "content": QUESTION}]
-    options = {"tokenize": False, "add_generation_prompt": True, "enable_thinking": False}
-    text: str = tokenizer.apply_chat_template(messages, **options)
+    text = chat_text(tokenizer, [{"role": "user", "content": QUESTION}])
     return text, list(tokenizer.encode(text, add_special_tokens=False))
 
 

@@ -15,7 +15,7 @@ import click
 
 from nanolab.verdicts import Verdict
 
-__all__ = ["LabError", "MissingPrerequisite", "about_input"]
+__all__ = ["LabError", "MissingPrerequisite"]
 
 
 class LabError(click.ClickException):
@@ -33,17 +33,3 @@ class MissingPrerequisite(LabError):
         """The reason on stderr, then the verdict as the last line of stdout."""
         click.echo(f"Pending: {self.format_message()}", file=file, err=file is None)
         click.echo(Verdict.PENDING.value)
-
-
-def about_input(error: BaseException | None) -> LabError | None:
-    """A library's complaint about what the learner gave, in the lab's words; None for any other error.
-
-    transformers raises a ValueError where a tokenizer without a chat template is asked for a conversation.
-    """
-    if isinstance(error, ValueError) and "tokenizer.chat_template is not set" in str(error):
-        return LabError(
-            "this model's tokenizer has no chat template, and the prompt here is a conversation; pass --model with one "
-            "that has: python scripts/e2e/make_model.py --preset tiny --out models/tiny, or Qwen3's by "
-            "python scripts/e2e/download_model.py --model models/Qwen3-0.6B"
-        )
-    return None

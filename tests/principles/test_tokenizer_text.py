@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from nanolab.errors import LabError
-from nanolab.principles.text import TEXT, chat_text, load_tokenizer, tokenize
+from nanolab.principles.text import TEXT, load_tokenizer, tokenize
 
 
 def test_teaching_tokenizer_round_trip(tiny_model: Path) -> None:
@@ -40,16 +38,9 @@ def test_missing_tokenizer_names_the_command_that_fetches_it(tmp_path: Path) -> 
         load_tokenizer(tmp_path)
 
 
-def test_tokenizer_without_a_chat_template(tiny_model: Path, tmp_path: Path) -> None:
-    directory = tmp_path / "no-template"
-    shutil.copytree(tiny_model, directory, ignore=shutil.ignore_patterns("*.safetensors", "*.jinja"))
-    config_file = directory / "tokenizer_config.json"
-    config = json.loads(config_file.read_text(encoding="utf-8"))
-    config.pop("chat_template", None)
-    config_file.write_text(json.dumps(config), encoding="utf-8")
-
+def test_tokenizer_without_a_chat_template(no_chat_template: Path) -> None:
     with pytest.raises(LabError, match="has no chat template"):
-        chat_text(load_tokenizer(directory), "hi")
+        tokenize(load_tokenizer(no_chat_template))
 
 
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path) -> None:

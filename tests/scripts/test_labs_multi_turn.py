@@ -64,6 +64,14 @@ def test_the_teaching_model_hits_with_the_default_block_size_too(tiny_model: Pat
     assert block["result"]["turns"]["R2 hit"]["cached"] > 0
 
 
+def test_a_tokenizer_without_a_chat_template_names_the_next_step(no_chat_template: Path, tmp_path: Path) -> None:
+    out = tmp_path / "m.json"
+    result = run(lab, "--model", no_chat_template, "--out", out)
+    assert result.exit_code == 2
+    assert "tokenizer has no chat template" in result.output and "make_model.py" in result.output
+    assert "Traceback" not in result.output and not out.exists()
+
+
 @pytest.mark.parametrize(
     ("common", "written", "length", "size", "cached"),
     [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +48,9 @@ def test_no_model_names_the_next_step() -> None:
     assert "make_model.py" in result.output
 
 
-def test_a_tokenizer_without_a_chat_template_names_the_next_step(tiny_model: Path, tmp_path: Path) -> None:
-    model, out = tmp_path / "model", tmp_path / "smoke.json"
-    shutil.copytree(tiny_model, model)
-    config = json.loads((model / "tokenizer_config.json").read_text(encoding="utf-8"))
-    del config["chat_template"]
-    (model / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    result = run(smoke, "--model", model, "--out", out)
+def test_a_tokenizer_without_a_chat_template_names_the_next_step(no_chat_template: Path, tmp_path: Path) -> None:
+    out = tmp_path / "smoke.json"
+    result = run(smoke, "--model", no_chat_template, "--out", out)
     assert result.exit_code == 2
     assert "tokenizer has no chat template" in result.output and "make_model.py" in result.output
     assert "Traceback" not in result.output and not out.exists()

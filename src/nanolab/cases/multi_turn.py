@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from nanolab.models import chat_text
+
 # Long enough to fill a block of 256 with the real tokenizer too.
 SYSTEM = (
     "You are the teaching assistant of a course on serving large language models. Answer in two or three short "
@@ -49,8 +51,7 @@ def second_turn(answer: str, stamped: bool = False) -> Messages:
 
 def templated(tokenizer: Any, messages: Messages) -> list[int]:
     """Ids of the conversation with the assistant's turn opened, thinking off."""
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, enable_thinking=False)
-    return list(tokenizer.encode(text, add_special_tokens=False))
+    return list(tokenizer.encode(chat_text(tokenizer, messages), add_special_tokens=False))
 
 
 def common_prefix(left: list[int], right: list[int]) -> int:

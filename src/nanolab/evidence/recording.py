@@ -28,7 +28,7 @@ from typing import Any, Self
 import click
 import msgspec
 
-from nanolab.errors import LabError, about_input
+from nanolab.errors import LabError
 from nanolab.evidence import provenance
 from nanolab.evidence.files import check_writable, format_json, write_atomic
 from nanolab.evidence.schema import ID_PATTERN, SCHEMA_ID, Block, validate
@@ -100,8 +100,6 @@ class Recording:
         if isinstance(error, bdb.BdbQuit):  # the learner left pdb with `q`: the run was not finished, nor did it fail
             click.echo("left the debugger before the run ended; nothing was recorded", err=True)
             conclude(Verdict.PENDING, self._on_stderr)
-        if refusal := about_input(error):
-            raise refusal from error
         try:
             if error is not None:
                 raise error

@@ -3,6 +3,7 @@
 Knows the files of a checkpoint (config.json, tokenizer, safetensors), never how an engine computes with them.
 """
 
+from .chat import chat_text
 from .directory import check_model_dir, describe_model
 from .shapes import PRESETS, ModelShape
 from .synthetic import make_model, make_tiny, weight_bytes
@@ -10,6 +11,7 @@ from .synthetic import make_model, make_tiny, weight_bytes
 __all__ = [
     "PRESETS",
     "ModelShape",
+    "chat_text",
     "check_model_dir",
     "describe_model",
     "make_model",

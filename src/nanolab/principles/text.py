@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanolab.errors import LabError
+from nanolab.models import chat_text
 from nanolab.models.directory import read_json
 
 TEXT = "大模型推理 = prefill + decode，KV cache 让每一步只算一个新 token。"
@@ -41,20 +42,6 @@ def load_tokenizer(model_dir: Path) -> Any:
     return AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 
-def chat_text(tokenizer: Any, message: str) -> str:
-    """One user message as the model expects it: role markers, the opening of the answer, thinking off."""
-    if not tokenizer.chat_template:
-        raise LabError(
-            f"the tokenizer in {tokenizer.name_or_path} has no chat template; use one that has, for example "
-            "Qwen3's: python scripts/e2e/download_model.py --model models/Qwen3-0.6B"
-        )
-    conversation = [{"role": "user", "content": message}]
-    text = tokenizer.apply_chat_template(
-        conversation, tokenize=False, add_generation_prompt=True, enable_thinking=False
-    )
-    return str(text)
-
-
 def tokenize(tokenizer: Any, text: str = TEXT) -> Tokenization:
     """text -> ids -> text. No special tokens are added, so the round trip can be exact."""
     ids = [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
@@ -64,7 +51,7 @@ def tokenize(tokenizer: Any, text: str = TEXT) -> Tokenization:
         token_pieces=list(tokenizer.convert_ids_to_tokens(ids)),
         pieces_decoded_alone=[tokenizer.decode([i]) for i in ids],
         decoded=tokenizer.decode(ids),
-        chat_template_text=chat_text(tokenizer, text),
+        chat_template_text=chat_text(tokenizer, [{"role": "user", "content": text}]),
         vocabulary_size=len(tokenizer),
         tokenizer_sha256=sha256((Path(tokenizer.name_or_path) / "tokenizer.json").read_bytes()).hexdigest(),
     )
