@@ -10,7 +10,7 @@ import click
 from nanolab import cli, sources
 from nanolab.cases import walk
 from nanolab.evidence import Recording, describe_device
-from nanolab.models import chat_text, describe_model
+from nanolab.models import chat, chat_text, describe_model
 from nanolab.sources import EngineDriver, SamplingSpec
 from nanolab.verdicts import EvidenceType, Verdict
 
@@ -65,7 +65,7 @@ def main(dtype: str, attention_backend: str, source: Path | None, model: Path, o
     """PASS needs exactly 1 result, exactly 2 output tokens and a KV pool."""
     engine = sources.resolve(source)
     block_id = out.stem if out else "setup-smoke"
-    with Recording(block_id, title_en="Smoke test", title_zh="冒烟测试", out=out, sources=[walk]) as rec:
+    with Recording(block_id, title_en="Smoke test", title_zh="冒烟测试", out=out, sources=[chat, walk]) as rec:
         rec.engine, rec.model = engine.describe(), describe_model(model)
         options = walk.ENGINE_OPTIONS | {"dtype": dtype, "attention_backend": attention_backend}
         options |= {"max_num_batched_tokens": 512, "max_num_seqs": 2}

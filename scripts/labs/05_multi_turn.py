@@ -16,7 +16,7 @@ from nanolab import cli, sources
 from nanolab.cases import multi_turn
 from nanolab.errors import LabError
 from nanolab.evidence import Recording, describe_device
-from nanolab.models import describe_model
+from nanolab.models import chat, describe_model
 from nanolab.sources import EngineDriver, SamplingSpec
 from nanolab.verdicts import EvidenceType, Verdict
 
@@ -190,7 +190,7 @@ def main(
     }
     block_id = out.stem if out else "multi-turn"
     titles = {"title_en": "What a second turn finds in the cache", "title_zh": "第二轮对话在缓存里找到什么"}
-    with Recording(block_id, **titles, out=out, sources=[multi_turn]) as rec:
+    with Recording(block_id, **titles, out=out, sources=[chat, multi_turn]) as rec:
         rec.engine, rec.model = engine.describe(), describe_model(model)
         play(engine, model, options, max_tokens, rec)
         rec.volatile += VOLATILE

@@ -184,7 +184,7 @@ def time_sample(bench: Bench, n: int) -> None:
 def time_linear(bench: Bench) -> None:
     for name, (outputs, width) in {**LINEARS, "head": (VOCABULARY, HIDDEN)}.items():
         weights = [rand(outputs, width, scale=width**-0.5) for _ in range(2 if name == "head" else LAYERS)]
-        for n in (1, 2, 3, 4, 8, 16):
+        for n in (1, 2, 3, 4, 8, 16, 32, 64, 128, 256):
             time_linear_case(bench, name, weights, n)
 
 
@@ -195,13 +195,16 @@ def time_linear_case(bench: Bench, name: str, weights: list[torch.Tensor], n: in
     def ours(tunables: kernels.LinearTunables, i: int) -> None:
         kernels.linear(x, weights[i % copies], pdl=True, tunables=tunables)
 
-    for sizes in linear_variants(n) if bench.tune else [{}]:
+    variants = linear_variants(n) if bench.tune else [{}]
+    for sizes in variants if n <= 16 else []:
         launch = partial(ours, kernels.LinearTunables(**sizes))
         bench.time(f"linear {name}", f"n={n} {tag(sizes)}", launch, moved, repeats)
     calls: dict[str, Callable[[int], object]] = {"F.linear": lambda i: F.linear(x, weights[i % copies])}
     if n == 1 and width == HIDDEN:
         calls["norm_linear"] = lambda i: kernels.norm_linear(x, norm, EPS, weights[i % copies], pdl=True)
-    if name == "gate_up":
+    if n > 16 and kernels.splits_well(n, weights[0]):
+        calls["split_linear"] = lambda i: kernels.split_linear(x, weights[i % copies], pdl=True)
+    if name == "gate_up" and n <= 16:
         calls["gate_up_silu,"] = lambda i: kernels.gate_up_silu(x, weights[i % copies], pdl=True)
     for kernel, launch in calls.items():
         bench.time(f"{kernel} {name}", f"n={n}", launch, moved, repeats)
@@ -221,7 +224,7 @@ def linear_variants(n: int) -> list[dict[str, int]]:
 # ---- a whole decode step ----------------------------------------------------------------------------------------
 
 
-STEPS = [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (64, 600), (256, 1100)]
+STEPS = [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (32, 600), (64, 600), (256, 1100)]
 
 
 def time_step(bench: Bench) -> None:
@@ -239,14 +242,14 @@ def time_step(bench: Bench) -> None:
 def both_ways(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits of the fused and of the plain grouping: 28 layers of bfloat16 rounding apart."""
     scratch = workspace(model.n)
-    return model.one_row(scratch, True), model.rows(scratch, False, skinny=False)
+    return model.one_row(scratch, True), model.rows(scratch, False, "cuBLAS")
 
 
 def step_variants(n: int) -> list[str]:
     """Norms fused into the products (one row only), products written here, products in cuBLAS; and the one that runs
     at this size with its attention in parts."""
-    names = (["one row"] if n == 1 else []) + (["skinny"] if n <= 16 else []) + ["cuBLAS"]
-    return [*names, ("skinny" if n <= 16 else "cuBLAS") + " in parts"]
+    here = "skinny" if n <= 16 else "pieces"
+    return (["one row"] if n == 1 else []) + [here, "cuBLAS", f"{here} in parts"]
 
 
 def time_step_variant(bench: Bench, model: Model, name: str, label: str) -> None:
@@ -256,7 +259,7 @@ def time_step_variant(bench: Bench, model: Model, name: str, label: str) -> None
         if name == "one row":
             logits = model.one_row(scratch, pdl)
         else:
-            logits = model.rows(scratch, pdl, name.startswith("skinny"), name.endswith("in parts"))
+            logits = model.rows(scratch, pdl, name.split()[0], name.endswith("in parts"))
         return logits, model.sample(logits, pdl)
 
     bench.time(f"step, {name}, PDL", label, lambda _: step(True), model.floor_bytes, 1)

@@ -24,6 +24,8 @@ from shape_checks import (
 
 from nanoengine.layers import kernels
 
+Stream = tuple[torch.Tensor, torch.Tensor | None]  # the first plus the second
+
 
 class Model:
     """Random weights of Qwen3-0.6B's shape and caches filled to a context length: a decode step, layer by layer."""
@@ -75,26 +77,29 @@ class Model:
             x = kernels.linear(act, layer["down"], x, pdl=pdl)
         return kernels.norm_linear(x, self.final_norm, EPS, self.head, pdl=pdl)
 
-    def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, skinny: bool, in_parts: bool = False) -> torch.Tensor:
-        """Norms and products apart; the layers' products here (`skinny`) or in cuBLAS, the head in cuBLAS."""
+    def rows(self, scratch: kernels.DecodeWorkspace, pdl: bool, products: str, in_parts: bool = False) -> torch.Tensor:
+        """Norms and products apart; the layers' products here ("skinny"), in cuBLAS, or in cuBLAS but for those with
+        few outputs ("pieces"); the head in cuBLAS."""
+        skinny = products == "skinny"
 
-        def product(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        def to_residual(x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> Stream:
             if skinny:
-                return kernels.linear(x, weight, residual, pdl=pdl)
-            return F.linear(x, weight) if residual is None else torch.addmm(residual, x, weight.t())
+                return kernels.linear(x, weight, residual, pdl=pdl), None
+            return kernels.split_linear(x, weight, pdl=pdl) if products == "pieces" else F.linear(x, weight), residual
 
-        x = self.x
+        stream: Stream = self.x, None
         for index, layer in enumerate(self.weights):
-            normed, _ = kernels.add_rms_norm(x, None, layer["norm_1"], EPS, pdl=pdl)
-            out = self.attend(product(normed, layer["qkv"]), index, scratch, pdl, in_parts)
-            x = product(out, layer["o"], x)
-            normed, _ = kernels.add_rms_norm(x, None, layer["norm_2"], EPS, pdl=pdl)
+            normed, residual = kernels.add_rms_norm(*stream, layer["norm_1"], EPS, pdl=pdl)
+            qkv = kernels.linear(normed, layer["qkv"], pdl=pdl) if skinny else F.linear(normed, layer["qkv"])
+            out = self.attend(qkv, index, scratch, pdl, in_parts)
+            stream = to_residual(out, layer["o"], residual)
+            normed, residual = kernels.add_rms_norm(*stream, layer["norm_2"], EPS, pdl=pdl)
             if skinny:
                 act = kernels.gate_up_silu(normed, layer["gate_up"], pdl=pdl)
             else:
                 act = kernels.silu_and_mul(F.linear(normed, layer["gate_up"]), pdl=pdl)
-            x = product(act, layer["down"], x)
-        normed, _ = kernels.add_rms_norm(x, None, self.final_norm, EPS, pdl=pdl)
+            stream = to_residual(act, layer["down"], residual)
+        normed, _ = kernels.add_rms_norm(*stream, self.final_norm, EPS, pdl=pdl)
         return F.linear(normed, self.head)
 
     def sample(self, logits: torch.Tensor, pdl: bool) -> torch.Tensor:

@@ -108,15 +108,23 @@ STEP_COLUMNS = {
     "step, one row": "one_row_no_pdl",
     "step, skinny, PDL": "skinny",
     "step, skinny": "skinny_no_pdl",
+    "step, pieces, PDL": "pieces",
+    "step, pieces": "pieces_no_pdl",
     "step, cuBLAS, PDL": "cublas",
     "step, cuBLAS": "cublas_no_pdl",
     "step, skinny in parts, PDL": "attention_in_parts",
-    "step, cuBLAS in parts, PDL": "attention_in_parts",
+    "step, pieces in parts, PDL": "attention_in_parts",
 }
 ATTENTION_COLUMNS = {"paged_decode_attention": "triton", "flash_attn_with_kvcache": "flash_attn"}
 PREFILL_COLUMNS = {"prefill_attention": "triton", "flash_attn_varlen_func": "flash_attn"}
 SAMPLE_COLUMNS = {"sample": "sample", "sample, greedy": "greedy", "torch.argmax": "torch_argmax"}
-LINEAR_COLUMNS = {"linear": "here", "F.linear": "cublas", "norm_linear": "with_norm", "gate_up_silu,": "with_silu"}
+LINEAR_COLUMNS = {
+    "linear": "here",
+    "split_linear": "in_pieces",
+    "F.linear": "cublas",
+    "norm_linear": "with_norm",
+    "gate_up_silu,": "with_silu",
+}
 
 
 def by_case(rows: list[dict[str, Any]], columns: dict[str, str]) -> list[dict[str, Any]]:

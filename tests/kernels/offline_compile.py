@@ -132,6 +132,11 @@ def cases() -> dict[str, Callable[[], object]]:
         "linear, LM head": lambda: kernels.linear(x, weights["head"], **on),
         "linear, 16 rows": lambda: kernels.linear(many, weights["qkv"], **on),
         "linear, 16 rows, o": lambda: kernels.linear(x_o, weights["o"], many, **on),
+        "split_linear, 64 rows": lambda: kernels.split_linear(torch.empty(64, 2048, dtype=bf16), weights["o"], **on),
+        "split_linear, 256 rows": lambda: kernels.split_linear(
+            torch.empty(256, inner, dtype=bf16), weights["down"], **on
+        ),
+        "add_rms_norm, pieces": lambda: kernels.add_rms_norm(torch.empty(4, n, hidden), x, norm, 1e-6, **on),
         "gate_up_silu, 16 rows": lambda: kernels.gate_up_silu(many, weights["gate_up"], **on),
         "sample": lambda: kernels.sample(
             torch.empty(1, 151936, dtype=bf16), torch.ones(1), torch.zeros(1, dtype=torch.int64), ints, **on

@@ -166,7 +166,24 @@ def check_linear(bench: Checker) -> None:
                 )
 
 
+def check_split_linear(bench: Checker) -> None:
+    norm = norm_weights(HIDDEN)
+    for n in (17, 64, 100, 256):
+        for name in ("o", "down"):
+            outputs, width = LINEARS[name]
+            x, w, residual = rand(n, width), rand(outputs, width, scale=width**-0.5), rand(n, outputs)
+            wanted = reference.add_rms_norm(reference.linear(x, w), residual, norm, EPS)[0]
+            bench.check(
+                f"split_linear {name}, residual and norm, n={n}",
+                lambda x=x, w=w, r=residual, y=wanted: (
+                    kernels.add_rms_norm(kernels.split_linear(x, w, pdl=True), r, norm, EPS, pdl=True)[0],
+                    y,
+                ),
+            )
+
+
 def check_all(bench: Checker) -> None:
     check_attention(bench)
     check_elementwise(bench)
     check_linear(bench)
+    check_split_linear(bench)

@@ -65,6 +65,40 @@ def test_both_kernels_agree_on_few_rows(products: int) -> None:
     assert_close(kernels.linear(x, weight, residual, tunables=tunables), reference.linear(x, weight, residual))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n", [17, 40])
+def test_split_linear_and_the_norm_that_adds_its_pieces(n: int, dtype: torch.dtype) -> None:
+    x, weight, residual, _ = operands(n, 32, 128, dtype)
+    norm = (1 + 0.1 * torch.randn(32)).to(dtype)
+    tunables = kernels.SplitTunables(block_m=32, block_n=16, block_k=16, pieces=4)
+    parts = kernels.split_linear(x, weight, tunables=tunables)
+    assert parts.shape == (4, n, 32)
+    assert parts.dtype is torch.float32
+    assert_close(parts.sum(0).to(dtype), reference.linear(x, weight))
+    out, stream = kernels.add_rms_norm(parts, residual, norm, 1e-6)
+    assert_close(stream, reference.linear(x, weight, residual))
+    assert_close(out, reference.rms_norm(stream, norm, 1e-6))
+
+
+def test_which_products_are_cut() -> None:
+    """Qwen3-0.6B's output and down projection, up to 256 rows; not QKV, and not a shape that leaves a rest."""
+    taken = {
+        (outputs, width): [n for n in (17, 64, 256, 257) if kernels.splits_well(n, torch.empty(outputs, width))]
+        for outputs, width in ((1024, 2048), (1024, 3072), (4096, 1024), (1024, 96), (40, 2048))
+    }
+    middle = [17, 64, 256]
+    assert taken == {(1024, 2048): middle, (1024, 3072): middle, (4096, 1024): [], (1024, 96): [], (40, 2048): []}
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(64, 96\) cannot be cut into tiles of 32 outputs and 4 pieces"):
+        kernels.split_linear(torch.randn(20, 96), torch.randn(64, 96))
+    with pytest.raises(ValueError, match="must share K"):
+        kernels.split_linear(torch.randn(20, 96), torch.randn(64, 128))
+    with pytest.raises(ValueError, match="needs a residual"):
+        kernels.add_rms_norm(torch.randn(2, 20, 8), None, torch.ones(8), 1e-6)
+
+
 def test_too_many_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 16 rows, got 17"):
         kernels.linear(torch.randn(17, 32), torch.randn(8, 32))

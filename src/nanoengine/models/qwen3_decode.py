@@ -8,8 +8,8 @@ arithmetic. With one row, a layer takes six launches:
   2  QK-norm + RoPE + KV store + attention   5  norm + gate and up projections + silu(gate) * up
   3  merge of the attention's pieces         6  down projection + residual
 
-With more rows the norms are launches of their own, and above `SKINNY_ROWS` the products go to cuBLAS. "Where the
-time goes" in the manual has what each step bought.
+With more rows the norms are launches of their own. Above `SKINNY_ROWS` the products go to cuBLAS, except those with
+so few outputs that K is better cut as well. "Where the time goes" in the manual has what each step bought.
 """
 
 import torch
@@ -25,7 +25,7 @@ from .qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 SKINNY_ROWS = 16  # rows up to which the small-batch products written here beat cuBLAS
 
 
-# The residual stream [N, hidden]: the first tensor plus, if it is there, the second.
+# The residual stream [N, hidden]: the first tensor plus, if it is there, the second. The first may come in pieces.
 Stream = tuple[torch.Tensor, torch.Tensor | None]
 
 
@@ -38,6 +38,8 @@ def product_to_residual(x: torch.Tensor, weight: torch.Tensor, residual: torch.T
     """x W^T and the residual stream: already added at few rows, left to the next norm at many."""
     if len(x) <= SKINNY_ROWS:
         return kernels.linear(x, weight, residual, pdl=True), None
+    if kernels.splits_well(len(x), weight):
+        return kernels.split_linear(x, weight, pdl=True), residual
     return F.linear(x, weight), residual
 
 
@@ -57,7 +59,7 @@ class Qwen3FusedDecode:
         for layer in self.layers:
             stream = self.layer(layer, stream, step)
         norm = self.final_norm
-        if len(stream[0]) == 1:
+        if step.num_seqs == 1:
             return kernels.norm_linear(stream[0], norm.weight, norm.eps, self.head.weight, pdl=True)
         normed, _ = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
         return F.linear(normed, self.head.weight)
@@ -74,14 +76,14 @@ class Qwen3FusedDecode:
         self, stream: Stream, norm: RMSNorm, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(norm(stream) W^T, the stream as one tensor)"""
-        if len(stream[0]) == 1:  # every program normalises the one row again, which is cheaper than a launch
+        if stream[0].shape[-2] == 1:  # every program normalises the one row again, which is cheaper than a launch
             return kernels.norm_linear(stream[0], norm.weight, norm.eps, weight, pdl=True), stream[0]
         normed, residual = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
         return product(normed, weight), residual
 
     def norm_and_gate(self, stream: Stream, norm: RMSNorm, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(silu(gate) * up of norm(stream), the stream as one tensor)"""
-        if len(stream[0]) == 1:
+        if stream[0].shape[-2] == 1:
             return kernels.norm_gate_up_silu(stream[0], norm.weight, norm.eps, weight, pdl=True), stream[0]
         normed, residual = kernels.add_rms_norm(*stream, norm.weight, norm.eps, pdl=True)
         if len(normed) <= SKINNY_ROWS:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .common import supports_pdl
     from .decode_step import rope_store_attend
     from .kv_store import store_kv
+    from .medium_linear import SplitTunables, split_linear, splits_well
     from .norm import add_rms_norm
     from .norm_rope import qk_norm_rope_store
     from .sampling import sample
@@ -32,6 +33,7 @@ _HOME = {
     "DecodeWorkspace": "attention_decode",
     "LinearTunables": "small_linear",
     "PrefillTunables": "attention_prefill",
+    "SplitTunables": "medium_linear",
     "add_rms_norm": "norm",
     "gate_up_silu": "small_linear",
     "linear": "small_linear",
@@ -45,6 +47,8 @@ _HOME = {
     "rope_store_attend": "decode_step",
     "sample": "sampling",
     "silu_and_mul": "activation",
+    "split_linear": "medium_linear",
+    "splits_well": "medium_linear",
     "store_kv": "kv_store",
     "supports_pdl": "common",
 }
@@ -54,6 +58,7 @@ __all__ = [
     "DecodeWorkspace",
     "LinearTunables",
     "PrefillTunables",
+    "SplitTunables",
     "add_rms_norm",
     "gate_up_silu",
     "linear",
@@ -67,6 +72,8 @@ __all__ = [
     "rope_store_attend",
     "sample",
     "silu_and_mul",
+    "split_linear",
+    "splits_well",
     "store_kv",
     "supports_pdl",
 ]

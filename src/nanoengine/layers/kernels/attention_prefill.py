@@ -47,7 +47,8 @@ def _attend_tiles(
     last_key,
     q_position,
     scale_log2,
-    KV: tl.constexpr,
+    k_stride,
+    v_stride,
     D: tl.constexpr,
     PAGE: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -67,8 +68,10 @@ def _attend_tiles(
         else:
             page = tl.load(table_ptr + keys // PAGE, mask=inside, other=0).to(tl.int64)
             slots = page * PAGE + keys % PAGE
-        offsets = (slots[:, None] * KV + kv_head) * D + d[None, :]
-        k = tl.load(k_ptr + offsets, mask=inside[:, None], other=0.0) if MASKED else tl.load(k_ptr + offsets)
+        column = kv_head * D + d[None, :]
+        k_at = k_ptr + slots[:, None] * k_stride + column
+        v_at = v_ptr + slots[:, None] * v_stride + column
+        k = tl.load(k_at, mask=inside[:, None], other=0.0) if MASKED else tl.load(k_at)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale_log2  # [M, BLOCK_N]
         if MASKED:
             scores = tl.where(keys[None, :] <= q_position[:, None], scores, float("-inf"))
@@ -76,7 +79,7 @@ def _attend_tiles(
         shrink = tl.exp2(m - m_new)
         p = tl.exp2(scores - m_new[:, None])
         total = total * shrink + tl.sum(p, axis=1)
-        v = tl.load(v_ptr + offsets, mask=inside[:, None], other=0.0) if MASKED else tl.load(v_ptr + offsets)
+        v = tl.load(v_at, mask=inside[:, None], other=0.0) if MASKED else tl.load(v_at)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None], input_precision="ieee")
         m = m_new
     return m, total, acc
@@ -92,6 +95,8 @@ def _prefill_attention_kernel(
     cu_k_ptr,
     out_ptr,
     q_stride,
+    k_stride,
+    v_stride,
     table_stride,
     scale_log2,
     H: tl.constexpr,
@@ -138,7 +143,8 @@ def _prefill_attention_kernel(
             diagonal,
             history + i,
             scale_log2,
-            KV,
+            k_stride,
+            v_stride,
             D,
             PAGE,
             BLOCK_N,
@@ -158,7 +164,8 @@ def _prefill_attention_kernel(
             last_key,
             history + i,
             scale_log2,
-            KV,
+            k_stride,
+            v_stride,
             D,
             PAGE,
             BLOCK_N,
@@ -185,6 +192,8 @@ def _launch(
     check_head_dim(head_dim)
     if num_heads % num_kv_heads:
         raise ValueError(f"{num_heads} query heads cannot be shared out over {num_kv_heads} KV heads")
+    if any(x.stride(-1) != 1 or x.stride(-2) != head_dim for x in (k, v)):
+        raise ValueError(f"k and v need contiguous heads, got strides {k.stride()} and {v.stride()}")
     if tunables is None:
         tunables = PrefillTunables.for_dtype(q.dtype)
     out = torch.empty(total, num_heads, head_dim, dtype=q.dtype, device=q.device)
@@ -201,6 +210,8 @@ def _launch(
         cu_k,
         out,
         q.stride(0),
+        k.stride(-3),
+        v.stride(-3),
         table.stride(0),
         scale * LOG2E,
         H=num_heads,
@@ -246,6 +257,8 @@ def prefill_attention(
     *,
     tunables: PrefillTunables | None = None,
 ) -> torch.Tensor:
-    """The variant without a cache: k, v [total, KV, D] hold exactly the keys of this step (Lq == Lk)."""
-    k, v = k.contiguous(), v.contiguous()
+    """The variant without a cache: k, v [total, KV, D] hold exactly the keys of this step (Lq == Lk).
+
+    Their rows may lie apart, as in a view of the QKV projection.
+    """
     return _launch(q, k, v, cu_seqlens, cu_seqlens, None, max_seqlen, scale, 0, tunables)
