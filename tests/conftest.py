@@ -11,11 +11,17 @@ import pytest
 
 from nanolab.models import make_tiny
 
-# Triton decides when a kernel's module is imported whether it will be interpreted, and any test may import one.
 sys.path.insert(0, str(Path(__file__).parent / "kernels"))
 import triton_interpreter
 
-triton_interpreter.enable()
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Triton decides when a kernel's module is imported whether it will be interpreted, and any test may import one.
+
+    `-m gpu` runs the real kernels: interpreted ones would take hours there.
+    """
+    if config.option.markexpr != "gpu":
+        triton_interpreter.enable()
 
 
 @pytest.fixture(scope="session")
