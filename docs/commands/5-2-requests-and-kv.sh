@@ -306,6 +306,17 @@ python scripts/e2e/logits_check.py compare --lhs runs/engine-nano-gpu --rhs runs
   --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-gpu.json
 # --8<-- [end:compare-gpu]
 
+# tier: gpu reason=驱动上游引擎，它只能在 CUDA 上跑 | drives upstream, which runs on CUDA only
+# block: engine-upstream-gpu, engine-logits-check-upstream-gpu
+# needs: collect-hf-gpu
+# --8<-- [start:upstream-gpu]
+source env.sh
+CUDA_VISIBLE_DEVICES=0 python scripts/e2e/logits_check.py collect --backend nano --execution eager \
+  --source nano-vllm --out runs/engine-upstream-gpu
+python scripts/e2e/logits_check.py compare --lhs runs/engine-upstream-gpu --rhs runs/engine-hf-gpu \
+  --max-abs 0.5 --rel-l2 0.02 --out runs/engine-logits-check-upstream-gpu.json
+# --8<-- [end:upstream-gpu]
+
 # tier: cpu
 # block: engine-nano-bf16, engine-hf-bf16, engine-logits-check-bf16
 # needs: 5-1-setup:working-copy

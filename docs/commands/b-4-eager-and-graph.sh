@@ -56,6 +56,15 @@ for max_num_seqs in (32, 20):
 PY
 # --8<-- [end:buckets]
 
+# tier: gpu reason=驱动上游引擎，它只能在 CUDA 上跑 | drives upstream, which runs on CUDA only
+# block: benchmark-upstream-gpu
+# needs: 5-1-setup:enter
+# --8<-- [start:upstream]
+source env.sh
+CUDA_VISIBLE_DEVICES=0 python scripts/labs/04_benchmark_engine.py --source nano-vllm \
+  --seqs 16 --max-num-seqs 32 --input-len 128 --output-len 32 --repeats 3 --out runs/benchmark-upstream-gpu.json
+# --8<-- [end:upstream]
+
 # tier: gpu reason=回放 CUDA Graph | replays CUDA graphs
 # needs: 5-1-setup:working-copy
 # prints: COLLECTED
