@@ -176,7 +176,8 @@ def test_verify_reruns_and_compares(
         recorded("after", "--read", "runs/prefix", "--out", "runs/after.json"),
         recorded("gpu", "--out", "runs/g.json", evidence="gpu", device=CUDA),
         recorded("waits", "--need-gpu", "1", "--out", "runs/p.json"),
-        recorded("broken", "--read", "runs/nowhere", "--out", "runs/b.json"),
+        recorded("broken", "--read", "nowhere", "--out", "runs/b.json"),
+        recorded("unfed", "--read", "runs/nowhere", "--out", "runs/u.json"),
         recorded("away", "--log", "$ELSEWHERE/x", "--out", "runs/a.json"),
     ]
     reruns = {rerun.id: rerun for rerun in verify(paths, repository.root, tmp_path / "scratch")}
@@ -189,11 +190,13 @@ def test_verify_reruns_and_compares(
         "gpu": "SKIPPED",
         "waits": "PENDING",
         "broken": "DIFFERENT",
+        "unfed": "PENDING",
         "away": "PENDING",
     }
     assert reruns["wrong"].lines == ["answer: recorded 41, now 42"]
     assert "no GPU on this host" in reruns["waits"].lines[-1]
     assert "the other block was not made first" in reruns["broken"].lines[-1]
+    assert reruns["unfed"].lines[-1].startswith("it reads runs/nowhere, which is not there")
     # The recorded block itself is never written to.
     assert json.loads((repository.root / "runs" / "same.json").read_text())["result"]["seconds"] == 1.0
 

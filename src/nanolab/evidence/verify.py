@@ -2,7 +2,7 @@
 
 A fact is a leaf of `result` that no pattern of the block's `volatile` list covers. Text, integers and
 booleans must be equal; floats must agree to a relative 1e-6 (vector units of other CPUs round sums
-differently). A block whose prerequisite is missing here (model, working copy) is PENDING, a `gpu` block is
+differently). A block whose prerequisite is missing here (model, working copy, a log) is PENDING, a `gpu` block is
 SKIPPED; neither counts as equal.
 """
 
@@ -123,7 +123,7 @@ def verify(paths: Iterable[Path], root: Path, scratch: Path) -> Iterator[Rerun]:
 def _rerun(block: Block, root: Path, scratch: Path, moved: dict[str, str]) -> Rerun:
     if block["evidence"] == EvidenceType.GPU.value or block["device"]["kind"] == "cuda":
         return Rerun(block["id"], Outcome.SKIPPED, ["needs a GPU; re-run by scripts/maintain/gpu_evidence.py"])
-    missing = _missing(block, root)
+    missing = _missing(block, root, moved)
     if missing:
         return Rerun(block["id"], Outcome.PENDING, [missing])
     command, written = _command(block, scratch, moved)
@@ -144,12 +144,15 @@ def _rerun(block: Block, root: Path, scratch: Path, moved: dict[str, str]) -> Re
     return Rerun(block["id"], outcome, [f"wrote no block, exit code {done.returncode}", *_tail(done.stderr)])
 
 
-def _missing(block: Block, root: Path) -> str | None:
+def _missing(block: Block, root: Path, moved: Mapping[str, str]) -> str | None:
     if any("$ELSEWHERE" in word for word in block["command"]):
         return "its command names a path outside the repository; record it with paths inside"
     kind = (block["engine"] or {}).get("kind")
     if kind == "working-copy" and not Path(os.environ.get("NANO_DIR", root / "engine")).is_dir():
         return "it drives the working copy, which is not there: python scripts/e2e/engine_source.py init"
+    for read in (path for word in block["command"] for path in word.split(",") if path.startswith("runs/")):
+        if read not in (_out_of(block), *moved) and not any(root.glob(f"{read}*")):  # logits_check.py reads a prefix
+            return f"it reads {read}, which is not there: run the commands of its page first, or make lab"
     return None
 
 
