@@ -1,7 +1,7 @@
 """The manual's figures: draw all of them into docs/figures, or check that the committed files are what the code draws.
 
 \b
-python scripts/maintain/figures.py build          after changing src/nanolab/figures
+python scripts/maintain/figures.py build          after changing src/nanolab/figures or recording bench-engines
 python scripts/maintain/figures.py check          what CI runs; writes nothing
 python scripts/maintain/figures.py requests LOG   after recording the block prefill-first-gpu, with its log
 """
@@ -14,6 +14,7 @@ from nanolab.errors import LabError
 from nanolab.evidence import conclude, load, repo_root
 from nanolab.figures import FIGURES, LANGUAGES, draw, file_name
 from nanolab.figures.canvas import Canvas
+from nanolab.figures.engines import beside_upstream
 from nanolab.figures.requests import MARK_DIGITS, read_run, request_timeline
 from nanolab.serving.eventlog import read_log
 from nanolab.verdicts import Verdict
@@ -30,12 +31,10 @@ directory_option = click.option(
 
 
 def drawings() -> dict[str, str]:
-    """File name -> contents."""
-    return {
-        file_name(figure_id, language): legible(draw(figure_id, language), figure_id, language)
-        for figure_id in FIGURES
-        for language in LANGUAGES
-    }
+    """File name -> contents: the drawn figures, and the bars of the block that is recorded now."""
+    drawn = {(figure_id, language): draw(figure_id, language) for figure_id in FIGURES for language in LANGUAGES}
+    drawn |= {("engines", language): beside_upstream(load(ENGINES_BLOCK), language) for language in LANGUAGES}
+    return {file_name(*key): legible(canvas, *key) for key, canvas in drawn.items()}
 
 
 def legible(canvas: Canvas, figure_id: str, language: str) -> str:
@@ -47,6 +46,7 @@ def legible(canvas: Canvas, figure_id: str, language: str) -> str:
 
 # Pictures of a run: the block beside them in the page says which run.
 RECORDED = ("fig-profile", "fig-requests")
+ENGINES_BLOCK = repo_root() / "docs" / "evidence" / "bench-engines.json"
 REQUESTS_BLOCK = repo_root() / "docs" / "evidence" / "prefill-first-gpu.json"
 
 

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from nanolab.figures import FIGURES, LANGUAGES, draw, file_name, render
 from nanolab.figures.canvas import MARGIN, WIDTH, Canvas, FigureError
+from nanolab.figures.engines import beside_upstream
 from nanolab.figures.kernels import TILES, Running
 from nanolab.figures.metrics import text_width, wrap
 from nanolab.figures.theme import COLOURS
@@ -154,6 +155,27 @@ def test_the_running_softmax_equals_the_whole_softmax() -> None:
     assert f"u / l = {whole:.3f}" in texts("b-5", "en")
     one_query = attention([[1.0]], [[s] for s in all_scores], [[v] for v in all_values], causal=False)
     assert state.u / state.l == pytest.approx(one_query.output[0, 0])
+
+
+@both_languages
+def test_the_bars_beside_upstream_are_the_blocks_numbers(language: str) -> None:
+    row = {
+        "job": "batch1",
+        "nanoengine_tokens_per_s": 1234.4,
+        "against_tokens_per_s": 411.6,
+        "ratio": 3.0,
+        "target": 2.5,
+    }
+    slower = {**row, "job": "mixed256", "ratio": 0.75}
+    device, date = "Card X", "2031-02-03"
+    block = {"result": {"table": [row, slower]}, "device": {"name": device}, "started_at": f"{date}T00:00:00Z"}
+    canvas = beside_upstream(block, language)
+    words = " ".join(extent.text for extent in canvas.texts)
+    assert all(word in words for word in ("1,234", "412", "3.00×", "0.75×", device, date))
+    assert canvas.overlaps() == []
+    widths = [float(w) for w in re.findall(r'<rect[^>]* width="([\d.]+)"', canvas.svg())]
+    assert widths[0] / widths[1] == pytest.approx(3.0, rel=0.01)
+    assert widths[2] / widths[3] == pytest.approx(0.75, rel=0.01)
 
 
 def test_a_text_too_wide_for_its_place_is_refused() -> None:

@@ -1,8 +1,8 @@
 """The manual's nine figures, drawn as SVG in both languages by code: `scripts/maintain/figures.py build`.
 
 Contract: `render(figure_id, language)` returns the whole file, the same bytes on every machine. A drawing function
-takes a Canvas and knows nothing of files; numbers come from the teaching cases or are computed here. One more picture
-is drawn from the log of a recorded run (`requests`), and says from which.
+takes a Canvas and knows nothing of files; numbers come from the teaching cases or are computed here. Two more
+are drawn from what was recorded: `engines` from its block, `requests` from a log, which it names.
 """
 
 from collections.abc import Callable, Mapping
