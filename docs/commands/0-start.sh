@@ -1,4 +1,4 @@
-# The start page: the two commands of the repository, and the first walk.
+# The start page: the two commands of the repository.
 
 # tier: doc reason=装依赖、做模型、跑实验、建网站 | installs, makes a model, runs the labs, builds the site
 # --8<-- [start:lab]
@@ -9,11 +9,3 @@ make lab
 # --8<-- [start:test]
 make test
 # --8<-- [end:test]
-
-# tier: cpu
-# block: quick-A
-# prints: PASS
-# --8<-- [start:first-walk]
-source env.sh
-python scripts/e2e/quick_walk.py --case A --out runs/quick-A.json
-# --8<-- [end:first-walk]

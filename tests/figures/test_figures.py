@@ -225,7 +225,7 @@ def test_committed_figures_are_up_to_date(script: ModuleType) -> None:
 def test_check_sees_a_changed_a_missing_and_a_foreign_file(script: ModuleType, tmp_path: Path) -> None:
     run = CliRunner().invoke
     assert run(script.main, ["build", "--dir", str(tmp_path)]).exit_code == 0
-    assert len(list(tmp_path.iterdir())) == 18
+    assert len(list(tmp_path.iterdir())) == 2 * (len(FIGURES) + 1)
     assert run(script.main, ["check", "--dir", str(tmp_path)]).exit_code == 0
 
     changed, missing = tmp_path / file_name("5-2", "zh"), tmp_path / file_name("b-6", "en")
