@@ -22,6 +22,11 @@ class Config:
 """
 
 
+def forget_upstream() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nanovllm"]:
+        del sys.modules[name]
+
+
 @pytest.fixture
 def upstream(tmp_path: Path) -> EngineSource:
     """A directory laid out like a clone of upstream; only its layout matters here."""
@@ -30,9 +35,9 @@ def upstream(tmp_path: Path) -> EngineSource:
     (package / "engine" / "scheduler.py").write_text("")
     (package / "__init__.py").write_text("raise RuntimeError('needs a GPU to be imported')\n")
     (package / "config.py").write_text(UPSTREAM_CONFIG)
+    forget_upstream()  # a test with a real clone may have come before
     yield sources.resolve(tmp_path / "clone")
-    for name in [name for name in sys.modules if name.partition(".")[0] == "nanovllm"]:
-        del sys.modules[name]
+    forget_upstream()
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path / "clone")]
 
 
