@@ -119,11 +119,12 @@ class Fences:
         if not caption:
             raise ManualError(f"figure {figure_id}: the fence's body is its caption and must not be empty")
         svg = re.sub(r"<\?xml.*?\?>|<!DOCTYPE.*?>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL).strip()
-        label = text(self.language, "figure.label", id=figure_id)
+        numbered = figure_id[-1].isdigit()  # a picture of a run has a name and no number
+        label = f"<strong>{text(self.language, 'figure.label', id=figure_id)}</strong> " if numbered else ""
         return (
             f'<figure class="nl-figure" id="fig-{escape(figure_id.lower())}">'
             f'<div class="nl-scroll" data-search-exclude>{svg}</div>'
-            f"<figcaption><strong>{label}</strong> {escape(caption)}</figcaption></figure>"
+            f"<figcaption>{label}{escape(caption)}</figcaption></figure>"
         )
 
     def evidence_index(self, _options: dict[str, str], _body: str) -> str:
