@@ -25,13 +25,14 @@ $(VENV)/.ready: requirements-cpu.txt requirements-dev.txt pyproject.toml
 	  $(PY) -m pip install --disable-pip-version-check -q --no-deps -e .
 	@touch $@
 
-# What Debian's packages bring: Chromium looks at the built pages, unzip and curl are typed in the manual.
+# What Debian's packages bring: Chromium looks at the built pages, unzip and curl are typed in the manual, and its
+# env.sh is for zsh too.
 packages:
-	@for tool in chromium chromedriver unzip curl; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	@for tool in chromium chromedriver unzip curl zsh; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -z "$$missing" ] || { \
 	  echo "== Debian packages for the tests, because these are missing:$$missing"; \
 	  SUDO=$$([ "$$(id -u)" = 0 ] || echo sudo); \
-	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver fonts-noto-cjk unzip curl >/dev/null; }
+	  $$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq chromium chromium-driver fonts-noto-cjk unzip curl zsh >/dev/null; }
 
 # ---- the main job -----------------------------------------------------------------------------------------
 
