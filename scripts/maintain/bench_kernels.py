@@ -224,7 +224,6 @@ def linear_variants(n: int) -> list[dict[str, int]]:
 # ---- a whole decode step ----------------------------------------------------------------------------------------
 
 
-OTHER_WAY = "with the other attention"
 STEPS = [(1, 16), (1, 272), (1, 2048), (2, 272), (4, 272), (8, 160), (16, 160), (32, 600), (64, 600), (256, 1100)]
 
 
@@ -248,20 +247,19 @@ def both_ways(model: Model) -> tuple[torch.Tensor, torch.Tensor]:
 
 def step_variants(n: int) -> list[str]:
     """Norms fused into the products (one row only), products written here, products in cuBLAS; and the one that runs
-    at this size with its attention made the way of the other sizes: in parts up to 16 rows, in one launch above."""
+    at this size with its attention in parts."""
     here = "skinny" if n <= 16 else "pieces"
-    return (["one row"] if n == 1 else []) + [here, "cuBLAS", f"{here} {OTHER_WAY}"]
+    return (["one row"] if n == 1 else []) + [here, "cuBLAS", f"{here} in parts"]
 
 
 def time_step_variant(bench: Bench, model: Model, name: str, label: str) -> None:
     scratch = workspace(model.n)
-    in_parts = (model.n > 16) != name.endswith(OTHER_WAY)
 
     def step(pdl: bool) -> tuple[torch.Tensor, torch.Tensor]:
         if name == "one row":
             logits = model.one_row(scratch, pdl)
         else:
-            logits = model.rows(scratch, pdl, name.split()[0], in_parts)
+            logits = model.rows(scratch, pdl, name.split()[0], name.endswith("in parts"))
         return logits, model.sample(logits, pdl)
 
     bench.time(f"step, {name}, PDL", label, lambda _: step(True), model.floor_bytes, 1)

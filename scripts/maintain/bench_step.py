@@ -5,8 +5,7 @@ python scripts/maintain/bench_step.py --out runs/bench-step-gpu.json
 
 Medians over decode steps in steady state, each part by the host's clock; `gpu_us` is the device's own time for the
 forward pass. Beside it, the same inputs made the plain way: new tensors from Python lists in every step, one copy
-each. Every way of running (graphs, eager, flash-attn where it is installed) has its own engine. On a GPU a last one
-captures its prefill steps too (prefill_graphs=True) and runs each prompt both ways.
+each. Every way of running (graphs, eager, flash-attn where it is installed) has its own engine.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from nanolab.sources import EngineDriver, SamplingSpec
 from nanolab.verdicts import EvidenceType, Verdict
 
 CASES = ((1, 128), (16, 128), (256, 512))  # sequences, tokens of each prompt
-PREFILLS = ((1, 16), (1, 128), (1, 512), (16, 128), (1, 2048))  # the same of a prefill step
 PARTS = ("schedule", "prepare", "launch", "wait", "account")
 
 
@@ -107,31 +105,6 @@ def measure(driver: EngineDriver, count: int, context: int, steps: int) -> dict[
     return {"sequences": count, "context": context} | medians | {"prepare_plain_us": round(statistics.median(plain), 1)}
 
 
-def time_prefill(driver: EngineDriver, count: int, length: int, draw: random.Random) -> float:
-    """One prefill step of prompts that nobody has seen, from the schedule to the ids; microseconds."""
-    spec = SamplingSpec(max_tokens=2, temperature=0.6, ignore_eos=True)
-    seqs = [driver.add([draw.randint(32, 255) for _ in range(length)], spec) for _ in range(count)]
-    started = time.perf_counter()
-    driver.engine.step()
-    took = time.perf_counter() - started
-    for seq in seqs:
-        driver.abort(seq)
-    return 1e6 * took
-
-
-def measure_prefill(driver: EngineDriver, count: int, length: int, repeats: int) -> dict[str, Any]:
-    """The same step replayed from a graph and launched kernel by kernel."""
-    buffer = driver.engine.model_runner.step_buffer
-    captured, draw = buffer.captured_prefills, random.Random(count * length)
-    row: dict[str, Any] = {"sequences": count, "prompt": length}
-    for name, usable in (("captured", captured), ("eager", [])):
-        buffer.captured_prefills = usable
-        runs = [time_prefill(driver, count, length, draw) for _ in range(3 + repeats)]
-        row[f"{name}_us"] = round(statistics.median(runs[3:]), 1)
-    buffer.captured_prefills = captured
-    return row
-
-
 def ways() -> dict[str, dict[str, Any]]:
     """How decode may run on this host: name and engine options."""
     if not torch.cuda.is_available():
@@ -165,12 +138,6 @@ def main(steps: int, quick: bool, source: Path | None, model: Path, out: Path | 
             del driver
             gc.collect()
             say(way, rec.result[way])
-        if on_gpu:
-            options |= {"prefill_graphs": True, "max_model_len": 4096}
-            with engine_source.create_engine(model, **options, enforce_eager=False) as driver:
-                vars(driver.engine.scheduler).pop("schedule", None)
-                rec.result["prefill"] = [measure_prefill(driver, n, length, 15) for n, length in PREFILLS]
-            say("prefill", rec.result["prefill"])
         rec.volatile += list(rec.result)
         rec.finish(Verdict.COLLECTED, EvidenceType.GPU if on_gpu else EvidenceType.CPU_ENGINE)
 

@@ -112,8 +112,8 @@ STEP_COLUMNS = {
     "step, pieces": "pieces_no_pdl",
     "step, cuBLAS, PDL": "cublas",
     "step, cuBLAS": "cublas_no_pdl",
-    "step, skinny with the other attention, PDL": "other_attention",
-    "step, pieces with the other attention, PDL": "other_attention",
+    "step, skinny in parts, PDL": "attention_in_parts",
+    "step, pieces in parts, PDL": "attention_in_parts",
 }
 ATTENTION_COLUMNS = {"paged_decode_attention": "triton", "flash_attn_with_kvcache": "flash_attn"}
 PREFILL_COLUMNS = {"prefill_attention": "triton", "flash_attn_varlen_func": "flash_attn"}
