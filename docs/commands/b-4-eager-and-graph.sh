@@ -3,7 +3,7 @@
 
 # tier: cpu
 # needs: 5-1-setup:working-copy
-# prints: StepGraphs
+# prints: DecodeGraphs
 # --8<-- [start:kernels-source]
 source env.sh
 mkdir -p runs

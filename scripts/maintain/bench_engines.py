@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,6 @@ def measure(source: Path | None, model: Path, names: list[str], repeats: int, ba
     options: dict[str, Any] = {"max_model_len": 4096, "enforce_eager": eager}
     if engine_source.kind != "upstream":
         options["attention_backend"] = backend
-        if any(field.name == "prefill_graphs" for field in fields(engine_source.module("config").Config)):
-            options["prefill_graphs"] = not eager
     start = time.perf_counter()
     driver = engine_source.create_engine(model, **options)
     engine = driver.engine

@@ -134,7 +134,7 @@ def time_prefill_case(bench: Bench, name: str, lengths: list[int]) -> None:
     moved = 2 * total * (HEADS + KV_HEADS) * DIM * 2
 
     def ours(tunables: kernels.PrefillTunables, _: int) -> None:
-        kernels.prefill_attention(q, k, v, bounds, SCALE, tunables=tunables)
+        kernels.prefill_attention(q, k, v, bounds, longest, SCALE, tunables=tunables)
 
     variants: list[dict[str, int]] = [{}, {"block_m": 64, "num_warps": 4}, {"block_n": 128}]
     for sizes in variants if bench.tune else [{}]:

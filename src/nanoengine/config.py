@@ -35,7 +35,6 @@ class Config:
     gpu_memory_utilization: float = 0.9
     tensor_parallel_size: int = 1
     enforce_eager: bool = False
-    prefill_graphs: bool = False
     run_ahead: bool = True
     kvcache_block_size: int = 256
     num_kvcache_blocks: int = -1
@@ -104,11 +103,6 @@ class Config:
         if self.num_kvcache_blocks == 0 or self.num_kvcache_blocks < -1:
             raise ConfigError(
                 f"num_kvcache_blocks is {self.num_kvcache_blocks}; give at least 1, or -1 to size it from memory"
-            )
-        if self.prefill_graphs and (self.enforce_eager or self.tensor_parallel_size > 1):
-            raise ConfigError(
-                f"prefill_graphs is True with enforce_eager={self.enforce_eager} and tensor_parallel_size "
-                f"{self.tensor_parallel_size}; it needs enforce_eager=False and one GPU"
             )
         if not 0 < self.gpu_memory_utilization <= 1:
             raise ConfigError(

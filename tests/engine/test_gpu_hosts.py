@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nanoengine import LLM, ConfigError, SamplingParams
-from nanoengine.engine.cuda_graph import StepGraphs
+from nanoengine.engine.cuda_graph import DecodeGraphs
 from nanoengine.engine.device_memory import explained
 from nanoengine.layers import attention
 
@@ -113,12 +113,12 @@ def test_out_of_memory_during_capture_leaves_a_working_eager_engine(
     engine = make_engine(max_num_seqs=8)
     wanted = outputs(engine)
 
-    def capture(self: StepGraphs, size: int, *_: Any) -> None:
+    def capture(self: DecodeGraphs, size: int, *_: Any) -> None:
         if size < 4:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         self.graphs[size] = None  # type: ignore[assignment]
 
-    monkeypatch.setattr(StepGraphs, "capture", capture)
+    monkeypatch.setattr(DecodeGraphs, "capture", capture)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (GIB // 8, 8 * GIB))
     runner = engine.model_runner
     runner.enforce_eager = False
@@ -136,7 +136,7 @@ def test_another_error_during_capture_is_not_swallowed(make_engine: Make, monkey
     def capture(*_: Any) -> None:
         raise RuntimeError("illegal memory access")
 
-    monkeypatch.setattr(StepGraphs, "capture", capture)
+    monkeypatch.setattr(DecodeGraphs, "capture", capture)
     engine.model_runner.enforce_eager = False
     with pytest.raises(RuntimeError, match="illegal memory access"):
         engine.model_runner.capture_graphs()

@@ -117,8 +117,8 @@ def cases() -> dict[str, Callable[[], object]]:
             q, *small_pages, tables, ints[:n], 0.1, scratch, **on
         ),
         "decode step": lambda: kernels.rope_store_attend(*fused, **on),
-        "prefill": lambda: kernels.prefill_attention(q, k, v, ints, 0.1),
-        "paged prefill": lambda: kernels.paged_prefill_attention(q, *caches, ints, ints, tables, 0.1),
+        "prefill": lambda: kernels.prefill_attention(q, k, v, ints, 1, 0.1),
+        "paged prefill": lambda: kernels.paged_prefill_attention(q, *caches, ints, ints, tables, 1, 0.1),
         "qk_norm_rope_store": lambda: kernels.qk_norm_rope_store(
             qkv, head_norm, head_norm, 1e-6, angles, ints, ints, *caches, heads, kv_heads, dim, **on
         ),

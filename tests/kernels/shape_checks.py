@@ -82,12 +82,12 @@ def check_attention(bench: Checker) -> None:
         kept = [row for row, length in enumerate(lengths) if length]
         cu_q = torch.tensor([0, *queries]).cumsum(0).to(DEVICE, torch.int32)
         cu_k = torch.tensor([0, *[lengths[row] for row in kept]]).cumsum(0).to(DEVICE, torch.int32)
-        q = rand(sum(queries), HEADS, DIM)
+        q, longest = rand(sum(queries), HEADS, DIM), max(queries)
         prefill = (q, k, v, cu_q, cu_k, tables[kept].contiguous())
         bench.check(
             f"paged_prefill_attention, page {page}",
-            lambda prefill=prefill: (
-                kernels.paged_prefill_attention(*prefill, SCALE),
+            lambda prefill=prefill, top=longest: (
+                kernels.paged_prefill_attention(*prefill, top, SCALE),
                 reference.paged_prefill_attention(*prefill, SCALE),
             ),
         )
@@ -96,7 +96,7 @@ def check_attention(bench: Checker) -> None:
     bench.check(
         "prefill_attention",
         lambda: (
-            kernels.prefill_attention(*heads, bounds, SCALE),
+            kernels.prefill_attention(*heads, bounds, 512, SCALE),
             reference.prefill_attention(*heads, bounds, SCALE),
         ),
     )

@@ -38,21 +38,6 @@ def test_graphs_beside_eager(tiny_model: Path) -> None:
     assert np.isfinite(np.stack(graph.logits)).all()
 
 
-@pytest.mark.parametrize("backend", ["triton", "flash_attn"])
-@pytest.mark.parametrize("name", ["baseline", "graph"])
-def test_captured_prefills_beside_eager(tiny_model: Path, name: str, backend: str) -> None:
-    """Chunks, histories and several sequences, replayed with padding."""
-    if backend == "flash_attn":
-        pytest.importorskip("flash_attn")
-    suite, options = numerics.SUITES[name], {"device": "cuda", "attention_backend": backend}
-    eager, captured = (run(tiny_model, suite, **options, enforce_eager=not p, prefill_graphs=p) for p in (False, True))
-    prefills = [step for group in captured.groups for step in group.steps if step["phase"] == "prefill"]
-    assert {step["route"].rsplit(" ", 1)[0] for step in prefills} == {"prefill graph"}
-    assert all(step["history_unchanged"] and step["others_unchanged"] for step in prefills)
-    assert max(errors(a, b)[1] for a, b in zip(captured.logits, eager.logits, strict=True)) <= 0.02
-    assert max(errors(a, b)[0] for a, b in zip(captured.kv, eager.kv, strict=True)) <= 0.1
-
-
 def test_engine_beside_transformers(tiny_model: Path) -> None:
     suite = numerics.SUITES["baseline"]
     ours = run(tiny_model, suite, device="cuda", enforce_eager=True)

@@ -1,9 +1,8 @@
-"""Steps captured once per size and replayed over fixed buffers.
+"""Decode steps captured once per batch size and replayed over fixed buffers.
 
 A captured graph is a list of kernel launches with their addresses. Replaying it costs one launch instead of
-hundreds, but it always runs the captured size on the captured memory: a smaller batch is padded, and the inputs are
-copied into place before the replay. The size of a decode step is its number of sequences. The size of a prefill
-step, captured only with `prefill_graphs`, is its number of tokens.
+hundreds, but it always runs the captured batch size on the captured memory: a smaller batch is padded, and the
+inputs are copied into place before the replay.
 """
 
 from collections.abc import Callable
@@ -14,8 +13,6 @@ import torch
 from ..utils.context import StepInputs
 
 LARGEST_GRAPH = 512
-PREFILL_SIZES = (32, 64, 128, 256, 512, 768, 1024, 1536, 2048)  # tokens; larger steps take long to compute anyway
-PREFILL_ROWS = 32  # sequences that a captured prefill step has room for
 
 
 class StepOutput(NamedTuple):
@@ -29,8 +26,8 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
     return [size for size in (1, 2, 4, 8) if size <= limit] + list(range(16, limit + 1, 16))
 
 
-class StepGraphs:
-    """`graphs[size]` replays a step of that size; one memory pool serves all sizes."""
+class DecodeGraphs:
+    """`graphs[size]` replays a decode step of `size` rows; one memory pool serves all sizes."""
 
     def __init__(self) -> None:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}

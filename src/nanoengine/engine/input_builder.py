@@ -28,33 +28,31 @@ class InputBuilder:
         return table[positions // self.block_size] * self.block_size + positions % self.block_size
 
     def prefill(self, seqs: list[Sequence]) -> StepHeader:
-        """Concatenate the scheduled tokens; block tables travel only if some keys are already in the cache, or if a
-        captured step reads them anyway."""
+        """Concatenate the scheduled tokens; block tables travel only if some keys are already in the cache."""
         starts = [seq.num_cached_tokens for seq in seqs]
         lens_q = [seq.num_scheduled_tokens for seq in seqs]
         lens_k = [start + length for start, length in zip(starts, lens_q, strict=True)]
-        width = max(len(seq.block_table) for seq in seqs) if any(starts) else 0
-        count, rows = sum(lens_q), len(seqs)
-        layout = self.buffer.prefill_layout(count, rows, width)
+        has_history = any(starts)
+        width = max(len(seq.block_table) for seq in seqs) if has_history else 0
+        layout = Layout(sum(lens_q), len(seqs), width)
         self.buffer.wait_until_writable()
         field = {name: self.buffer.host_field(layout, name) for name in layout.ranges}
         spans = [np.arange(start, end, dtype=np.int32) for start, end in zip(starts, lens_k, strict=True)]
         tokens = [seq.token_ids[start:end] for seq, start, end in zip(seqs, starts, lens_k, strict=True)]
         slots = [self.slots(seq.block_table, positions) for seq, positions in zip(seqs, spans, strict=True)]
-        self.clear(layout)
-        field["input_ids"][:count] = np.concatenate(tokens)
-        field["positions"][:count] = np.concatenate(spans)
-        field["slot_mapping"][:count] = np.concatenate(slots)
-        field["context_lens"][:rows] = lens_k
-        for name, lengths in (("cu_seqlens_q", lens_q), ("cu_seqlens_k", lens_k)):
-            field[name][: rows + 1] = np.cumsum([0, *lengths])
-            field[name][rows + 1 :] = sum(lengths)  # padded sequences are empty
+        field["input_ids"][:] = np.concatenate(tokens)
+        field["positions"][:] = np.concatenate(spans)
+        field["slot_mapping"][:] = np.concatenate(slots)
+        field["context_lens"][:] = lens_k
+        field["cu_seqlens_q"][:] = np.cumsum([0, *lens_q])
+        field["cu_seqlens_k"][:] = np.cumsum([0, *lens_k])
         self._fill_sampling(layout, seqs)
-        if layout.width:
-            for row, seq in zip(field["block_tables"].reshape(layout.rows, -1), seqs, strict=False):
-                row[: len(seq.block_table)] = seq.block_table
+        tables = field["block_tables"].reshape(len(seqs), width)
+        tables[:] = 0  # padding must name a block that exists
+        for row, seq in zip(tables if width else [], seqs, strict=bool(width)):
+            row[: len(seq.block_table)] = seq.block_table
         self._batch = []  # the staging area no longer holds a decode step
-        return StepHeader(True, count, rows, max(lens_q), max(lens_k), layout.width, layout.words)
+        return StepHeader(True, layout.tokens, layout.rows, max(lens_q), max(lens_k), width, layout.words)
 
     def decode(self, seqs: list[Sequence], input_ids: list[int] | None = None) -> StepHeader:
         """One token per sequence: the newest one, whose K and V this step writes; `input_ids` stand in for them."""
@@ -89,13 +87,11 @@ class InputBuilder:
         self._batch, self._num_blocks = seqs, num_blocks
         return bool(changed)
 
-    def clear(self, layout: Layout) -> None:
-        """Stage a step that is all padding: no slot, no context, block 0 everywhere (tables must name one that exists).
-
-        Call `wait_until_writable` first.
-        """
-        self.buffer.host[: layout.words] = 0
-        self.buffer.host_field(layout, "slot_mapping")[:] = -1
+    def clear_decode(self) -> None:
+        """Stage a decode step of padded rows only: no slot, no context, block 0 everywhere."""
+        self.buffer.wait_until_writable()
+        for name, field in self.rows.items():
+            field[:] = -1 if name == "slot_mapping" else 0
         self._batch = []
 
     def _fill_sampling(self, layout: Layout, seqs: list[Sequence]) -> None:

@@ -25,13 +25,13 @@ from ..layers.sampler import keep_most_likely, sample
 from ..models.qwen3 import Qwen3ForCausalLM
 from ..utils.context import StepInputs
 from ..utils.loader import load_model
-from .cuda_graph import LARGEST_GRAPH, PREFILL_ROWS, PREFILL_SIZES, StepGraphs, StepOutput, graph_sizes
+from .cuda_graph import LARGEST_GRAPH, DecodeGraphs, StepOutput, graph_sizes
 from .device_memory import explained, free_memory, ran_out
 from .input_builder import InputBuilder
 from .rank_channel import RankChannel, Signal
 from .run_ahead import LaunchedStep
 from .sequence import Sequence
-from .step_buffer import Layout, StepBuffer, StepHeader
+from .step_buffer import StepBuffer, StepHeader
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 JOIN_SECONDS = 10.0
@@ -63,7 +63,7 @@ class ModelRunner:
                 f"({self.attention.reason})"
             )
         self.graph_bs: list[int] = []
-        self.decode_graphs, self.prefill_graphs = StepGraphs(), StepGraphs()
+        self.decode_graphs = DecodeGraphs()
         self.channel: RankChannel | None = None
         if config.device == "cuda":
             torch.cuda.set_device(self.device)
@@ -81,9 +81,6 @@ class ModelRunner:
         if not self.enforce_eager:
             with explained("capturing decode graphs", "set enforce_eager=True, or lower gpu_memory_utilization"):
                 self.capture_graphs()
-        if config.prefill_graphs and not self.enforce_eager:
-            with explained("capturing prefill graphs", "set prefill_graphs=False, or lower gpu_memory_utilization"):
-                self.capture_prefills()
         if self.tp.size > 1:
             self.open_channel(events or [])
 
@@ -240,7 +237,8 @@ class ModelRunner:
 
             self.fused_decode = Qwen3FusedDecode(self.model, self.backend)
         self.graph_bs = graph_sizes(self.config.max_num_seqs)
-        self.stage_padding(self.step_buffer.decode_layout)
+        self.inputs.clear_decode()
+        self.step_buffer.send(self.step_buffer.decode_layout.words)
         width = self.step_buffer.decode_layout.width
         for size in reversed(self.graph_bs):
             header = StepHeader(False, size, size, 1, self.config.max_model_len, width, 0)
@@ -253,27 +251,10 @@ class ModelRunner:
         if len(self.decode_graphs.graphs) < len(self.graph_bs):
             self.stay_eager()
 
-    @torch.inference_mode()
-    def capture_prefills(self) -> None:
-        """Capture a prefill step for every size, each with room for the longest history."""
-        width, rows = self.config.max_blocks_per_seq, min(PREFILL_ROWS, self.config.max_num_seqs)
-        sizes = [size for size in PREFILL_SIZES if size <= self.config.max_num_batched_tokens]
-        self.step_buffer.captured_prefills = [Layout(size, rows, width) for size in sizes]
-        for layout in reversed(self.step_buffer.captured_prefills):
-            self.stage_padding(layout)
-            header = StepHeader(True, layout.tokens, rows, layout.tokens, self.config.max_model_len, width, 0)
-            self.prefill_graphs.capture(layout.tokens, self.forward, self.step_buffer.device_inputs(header))
-
-    def stage_padding(self, layout: Layout) -> None:
-        """Fill a layout's memory, here and on the device, with rows that write and read nothing."""
-        self.step_buffer.wait_until_writable()
-        self.inputs.clear(layout)
-        self.step_buffer.send(layout.words)
-
     def stay_eager(self) -> None:
         """Give up the graphs captured so far; the KV pool stays as it is."""
         captured, wanted = len(self.decode_graphs.graphs), len(self.graph_bs)
-        self.decode_graphs, self.graph_bs, self.fused_decode = StepGraphs(), [], None
+        self.decode_graphs, self.graph_bs, self.fused_decode = DecodeGraphs(), [], None
         self.enforce_eager, self.config = True, self.config.replace(enforce_eager=True)
         torch.cuda.empty_cache()
         warnings.warn(
@@ -317,9 +298,7 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run_model(self, inputs: StepInputs) -> StepOutput:
-        """Logits and candidates of one step: replay a captured graph, or run the model eagerly."""
-        if inputs.is_prefill and (found := self.step_buffer.captured_prefill(len(inputs.input_ids), inputs.num_seqs)):
-            return self.prefill_graphs.replay(found.tokens, inputs.num_seqs)
+        """Logits and candidates of one step: replay a captured decode graph, or run the model eagerly."""
         if inputs.is_prefill or self.enforce_eager or inputs.num_seqs > LARGEST_GRAPH:
             return self.forward(inputs)
         size = next((size for size in self.graph_bs if size >= inputs.num_seqs), None)
@@ -369,8 +348,7 @@ class ModelRunner:
 
     def exit(self) -> None:
         """Release what this rank acquired, newest first, and nothing else; a second call does nothing."""
-        self.decode_graphs = StepGraphs()  # before the group: they hold its communicators
-        self.prefill_graphs = StepGraphs()
+        self.decode_graphs = DecodeGraphs()  # before the group: they hold its communicators
         self.channel = None
         self.owned.close()
 

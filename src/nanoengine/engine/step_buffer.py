@@ -2,8 +2,7 @@
 
 Every field is a range of one int32 buffer (float fields are the same bytes, seen as float32). A decode step uses a
 fixed layout, so that a captured CUDA graph always finds each field at the address it was captured with. The block
-tables come last: a decode step that changed none of them sends only what stands before. A prefill step is packed
-tightly, unless a captured one has room for it; then it lies where that one was captured, and the rest is padding.
+tables come last: a decode step that changed none of them sends only what stands before.
 """
 
 from dataclasses import dataclass
@@ -82,7 +81,6 @@ class StepBuffer:
         self._on_device = torch.zeros(largest.words, dtype=torch.int32, device=device) if on_cuda else self._staging
         self._copied = torch.cuda.Event() if on_cuda else None  # type: ignore[no-untyped-call]
         self.host: Int32Array = self._staging.numpy()
-        self.captured_prefills: list[Layout] = []  # smallest first
         self._decode_inputs: dict[int, StepInputs] = {}  # by batch size: a decode step's fields never move
 
     def wait_until_writable(self) -> None:
@@ -102,14 +100,7 @@ class StepBuffer:
     def layout_of(self, header: StepHeader) -> Layout:
         if not header.is_prefill:
             return self.decode_layout
-        return self.prefill_layout(header.num_tokens, header.num_seqs, header.table_width)
-
-    def prefill_layout(self, tokens: int, rows: int, width: int) -> Layout:
-        return self.captured_prefill(tokens, rows) or Layout(tokens, rows, width)
-
-    def captured_prefill(self, tokens: int, rows: int) -> Layout | None:
-        """The smallest captured prefill step with room for one of this size."""
-        return next((found for found in self.captured_prefills if found.tokens >= tokens and found.rows >= rows), None)
+        return Layout(header.num_tokens, header.num_seqs, header.table_width)
 
     def device_inputs(self, header: StepHeader) -> StepInputs:
         """The device's view of a step."""
@@ -130,8 +121,8 @@ class StepBuffer:
             context_lens=fields["context_lens"][:rows],
             temperatures=fields["temperatures"].view(torch.float32)[:rows],
             seeds=fields["seeds"][:rows],
-            cu_seqlens_q=fields["cu_seqlens_q"][: rows + 1] if prefill else None,
-            cu_seqlens_k=fields["cu_seqlens_k"][: rows + 1] if prefill else None,
+            cu_seqlens_q=fields["cu_seqlens_q"] if prefill else None,
+            cu_seqlens_k=fields["cu_seqlens_k"] if prefill else None,
             max_seqlen_q=header.max_seqlen_q,
             max_seqlen_k=header.max_seqlen_k,
             block_tables=tables,

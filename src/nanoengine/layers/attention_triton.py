@@ -32,13 +32,13 @@ class TritonBackend:
     ) -> torch.Tensor:
         assert step.cu_seqlens_q is not None and step.cu_seqlens_k is not None
         if step.block_tables is None:
-            return prefill_attention(q, k, v, step.cu_seqlens_q, self.scale)
+            return prefill_attention(q, k, v, step.cu_seqlens_q, step.max_seqlen_q, self.scale)
         return paged_prefill_attention(
-            q, k_cache, v_cache, step.cu_seqlens_q, step.cu_seqlens_k, step.block_tables, self.scale
+            q, k_cache, v_cache, step.cu_seqlens_q, step.cu_seqlens_k, step.block_tables, step.max_seqlen_q, self.scale
         )
 
     def decode(self, q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, step: StepInputs) -> torch.Tensor:
         assert step.block_tables is not None and self.workspace is not None
         return paged_decode_attention(
-            q, k_cache, v_cache, step.block_tables, step.context_lens, self.scale, self.workspace, pdl=True
+            q, k_cache, v_cache, step.block_tables, step.context_lens, self.scale, self.workspace
         )

@@ -9,8 +9,7 @@ arithmetic. With one row, a layer takes six launches:
   3  merge of the attention's pieces         6  down projection + residual
 
 With more rows the norms are launches of their own. Above `SKINNY_ROWS` the products go to cuBLAS, except those with
-so few outputs that K is better cut as well, and attention no longer makes its own Q: with more bytes than launches to
-wait for, it is faster alone. "Where the time goes" in the manual has what each step bought.
+so few outputs that K is better cut as well. "Where the time goes" in the manual has what each step bought.
 """
 
 import torch
@@ -23,7 +22,7 @@ from ..layers.layernorm import RMSNorm
 from ..utils.context import StepInputs
 from .qwen3 import Qwen3DecoderLayer, Qwen3ForCausalLM
 
-SKINNY_ROWS = 16  # rows up to which launches cost more than bytes
+SKINNY_ROWS = 16  # rows up to which the small-batch products written here beat cuBLAS
 
 
 # The residual stream [N, hidden]: the first tensor plus, if it is there, the second. The first may come in pieces.
@@ -96,7 +95,7 @@ class Qwen3FusedDecode:
         attention = layer.self_attn
         q_norm, k_norm, attn = attention.q_norm, attention.k_norm, attention.attn
         norms = (q_norm.weight, k_norm.weight, q_norm.eps)
-        if isinstance(self.backend, TritonBackend) and step.num_seqs <= SKINNY_ROWS:
+        if isinstance(self.backend, TritonBackend):
             assert step.block_tables is not None and self.backend.workspace is not None
             out = kernels.rope_store_attend(
                 qkv, *norms, self.cos_sin, step.positions, step.slot_mapping, attn.k_cache, attn.v_cache,

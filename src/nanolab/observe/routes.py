@@ -14,17 +14,18 @@ from nanolab.sources import EngineDriver
 
 @dataclass(frozen=True)
 class Route:
-    """What executed one step. `padding`: [slot, context length] of the rows a decode replay ran beyond the batch."""
+    """What executed one step. `padding` holds [slot, context length] of the rows a replay ran beyond the batch."""
 
-    replayed: tuple[str, ...]  # "graph 16", "prefill graph 256"; "graph None": one that the engine does not list
+    replayed: tuple[int | None, ...]  # captured batch size of each replay; None: a graph the engine does not list
     model_calls: int
     padding: tuple[tuple[int, int], ...] = ()
 
     @property
     def name(self) -> str:
         """ "eager", "graph 16", or whatever mixture ran."""
+        replays = [f"graph {size}" for size in self.replayed]
         calls = ["eager"] if self.model_calls == 1 else [f"eager x{self.model_calls}"] if self.model_calls else []
-        return " + ".join([*self.replayed, *calls]) or "nothing"
+        return " + ".join(replays + calls) or "nothing"
 
     @property
     def padding_safe(self) -> bool:
@@ -41,7 +42,7 @@ class RouteProbe:
         self.driver = driver
         self.runner = driver.engine.model_runner
         self.batch = 0  # sequences of the step that runs next; set by the caller
-        self._replayed: list[str] = []
+        self._replayed: list[int | None] = []
         self._padding: list[tuple[int, int]] = []
         self._calls = 0
         self._graph_class: Any = torch.cuda.CUDAGraph
@@ -57,21 +58,13 @@ class RouteProbe:
         original = self._replay
 
         def replay(graph: Any) -> Any:
-            name, size = self._find(graph)
-            self._replayed.append(f"{name} {size}")
-            if name == "graph" and size is not None:
+            size = next((size for size, known in captured_graphs(self.runner).items() if known is graph), None)
+            self._replayed.append(size)
+            if size is not None:
                 self._padding += padded_rows(self.driver, self.batch, size)
             return original(graph)
 
         return replay
-
-    def _find(self, graph: Any) -> tuple[str, int | None]:
-        prefills = getattr(getattr(self.runner, "prefill_graphs", None), "graphs", {})
-        for name, graphs in (("graph", captured_graphs(self.runner)), ("prefill graph", prefills)):
-            for size, known in graphs.items():
-                if known is graph:
-                    return name, size
-        return "graph", None
 
     def take(self) -> Route:
         route = Route(tuple(self._replayed), self._calls, tuple(self._padding))
@@ -84,7 +77,7 @@ class RouteProbe:
 
 
 def captured_graphs(runner: Any) -> dict[int, Any]:
-    """{batch size: graph} of the live runner's decode steps; empty when it captured none."""
+    """{batch size: graph} of the live runner; empty when it captured none."""
     holder = getattr(runner, "decode_graphs", runner)
     graphs: dict[int, Any] = getattr(holder, "graphs", {})
     return graphs

@@ -299,7 +299,7 @@ KERNELS = Topic(
             en="Captured from the largest down, sharing one memory pool.",
         ),
         at(
-            "engine/cuda_graph:StepGraphs",
+            "engine/cuda_graph:DecodeGraphs",
             absent_from=("upstream",),
             zh="一次捕获，多次重放；只有前几行有意义。",
             en="Captured once, replayed often; only the first rows mean anything.",

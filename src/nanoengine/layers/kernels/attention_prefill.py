@@ -4,9 +4,6 @@ The same online softmax as decode (see attention_decode.py), with a tile of BLOC
 packed heads. Query i of a sequence with Lq queries and Lk keys is position Lk - Lq + i and sees keys up to itself:
 a prefix found in the cache makes Lk larger than Lq. Keys that every query of the tile sees need no mask, so the
 loop runs in two parts, unmasked up to the diagonal and masked across it; keys past the diagonal are never read.
-
-The tiles of all sequences lie in one row of places, and each program looks up whose tile its place is. So the grid
-follows from the number of queries and sequences alone, and a captured graph can hold it.
 """
 
 from __future__ import annotations
@@ -89,20 +86,6 @@ def _attend_tiles(
 
 
 @triton.jit
-def _sequence_at(place, cu_q_ptr, sequences, BLOCK_M: tl.constexpr):
-    """The sequence that owns `place`. Sequence s owns the places from cu_q[s] // BLOCK_M + s on: never fewer than it
-    has tiles, whatever the lengths before it are."""
-    low = 0
-    high = sequences - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        here = tl.load(cu_q_ptr + middle) // BLOCK_M + middle <= place
-        low = tl.where(here, middle, low)
-        high = tl.where(here, high, middle - 1)
-    return low
-
-
-@triton.jit
 def _prefill_attention_kernel(
     q_ptr,
     k_ptr,
@@ -115,7 +98,6 @@ def _prefill_attention_kernel(
     k_stride,
     v_stride,
     table_stride,
-    sequences,
     scale_log2,
     H: tl.constexpr,
     KV: tl.constexpr,
@@ -124,12 +106,11 @@ def _prefill_attention_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """Grid (places, H); the last tiles of a sequence see most keys, so they start first."""
-    place = tl.num_programs(0) - 1 - tl.program_id(0)
+    """Grid (query tiles, H, sequences); the last tiles see most keys, so they start first."""
+    tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
-    sequence = _sequence_at(place, cu_q_ptr, sequences, BLOCK_M)
+    sequence = tl.program_id(2)
     q_start = tl.load(cu_q_ptr + sequence)
-    tile = place - (q_start // BLOCK_M + sequence)
     q_len = tl.load(cu_q_ptr + sequence + 1) - q_start
     k_start = tl.load(cu_k_ptr + sequence)
     k_len = tl.load(cu_k_ptr + sequence + 1) - k_start
@@ -201,6 +182,7 @@ def _launch(
     cu_q: torch.Tensor,
     cu_k: torch.Tensor,
     block_tables: torch.Tensor | None,
+    max_seqlen_q: int,
     scale: float,
     page_size: int,
     tunables: PrefillTunables | None,
@@ -219,7 +201,7 @@ def _launch(
     if total == 0:
         return out
     table = cu_q if block_tables is None else block_tables
-    _prefill_attention_kernel[(total // tunables.block_m + sequences, num_heads)](
+    _prefill_attention_kernel[(-(-max_seqlen_q // tunables.block_m), num_heads, sequences)](
         q,
         k,
         v,
@@ -231,7 +213,6 @@ def _launch(
         k.stride(-3),
         v.stride(-3),
         table.stride(0),
-        sequences,
         scale * LOG2E,
         H=num_heads,
         KV=num_kv_heads,
@@ -252,6 +233,7 @@ def paged_prefill_attention(
     cu_seqlens_q: torch.Tensor,
     cu_seqlens_k: torch.Tensor,
     block_tables: torch.Tensor,
+    max_seqlen_q: int,
     scale: float,
     *,
     tunables: PrefillTunables | None = None,
@@ -260,7 +242,9 @@ def paged_prefill_attention(
     cu_seqlens_q[s] .. cu_seqlens_q[s + 1] and cu_seqlens_k[s + 1] - cu_seqlens_k[s] keys, this step's included."""
     page_size = k_cache.shape[1]
     check_page_size(page_size)
-    return _launch(q, k_cache, v_cache, cu_seqlens_q, cu_seqlens_k, block_tables, scale, page_size, tunables)
+    return _launch(
+        q, k_cache, v_cache, cu_seqlens_q, cu_seqlens_k, block_tables, max_seqlen_q, scale, page_size, tunables
+    )
 
 
 def prefill_attention(
@@ -268,6 +252,7 @@ def prefill_attention(
     k: torch.Tensor,
     v: torch.Tensor,
     cu_seqlens: torch.Tensor,
+    max_seqlen: int,
     scale: float,
     *,
     tunables: PrefillTunables | None = None,
@@ -276,4 +261,4 @@ def prefill_attention(
 
     Their rows may lie apart, as in a view of the QKV projection.
     """
-    return _launch(q, k, v, cu_seqlens, cu_seqlens, None, scale, 0, tunables)
+    return _launch(q, k, v, cu_seqlens, cu_seqlens, None, max_seqlen, scale, 0, tunables)
